@@ -443,7 +443,9 @@ def with_tables(
 ) -> Options:
     """The same options with other tables of steps; a tenth of the time of ``replace``."""
     copy = object.__new__(Options)
-    copy.__dict__.update(options.__dict__, lengths=lengths, mask=mask, reset=reset)
+    fields = options.__dict__.copy()
+    fields["lengths"], fields["mask"], fields["reset"] = lengths, mask, reset
+    object.__setattr__(copy, "__dict__", fields)
     return copy
 
 

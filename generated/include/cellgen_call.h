@@ -1,11 +1,17 @@
 /* A call of a kernel from arrays as they are: whether a kernel can read what it is given, and the words of its
  * struct (`cg_check`, `cg_prepare`), by what cellgen_signature.h says of its results. A door to a library of arrays
- * adds views (`cg_add`), gives memory by a callback, and calls `entry->call` itself. Needs the descriptor of a cell
- * and the options of a call as numbers. What is refused here is told by a number; who has words for it looks at the
- * call again. C99 and C++. */
+ * adds views (`cg_add`), gives memory by a callback, calls `entry->call` itself, and ends what it began (`cg_end`). Needs
+ * the descriptor of a cell and the options of a call as numbers. What is refused here is told by a number; who has
+ * words for it looks at the call again.
+ *
+ * Arrays of 16 bits: a kernel reads and writes those that have steps as they are; others are widened to float32 before
+ * the call, and results that have none rounded after it. C99 and C++17. */
 #ifndef CELLGEN_CALL_H
 #define CELLGEN_CALL_H
 
+#include <stdlib.h>
+
+#include "cellgen_half.h"
 #include "cellgen_signature.h"
 
 enum { CG_MOST_MEMBERS = 512 };
@@ -22,15 +28,28 @@ static inline double cg_count(int64_t rank, const int64_t *length)
 /* An array of a call: where it is, and the elements from one index to the next of its first two axes. */
 typedef struct {
     void *data;
-    int is_apart; /* steps or rows have gaps */
+    int kind, trait; /* what it holds (cellgen_stored), cg_trait */
+    int is_apart;    /* steps or rows have gaps */
     double count; /* of elements */
     int64_t length[CG_AXES], stride[2];
 } cg_array;
 
 typedef struct cg_call cg_call;
 
-/* Memory of a result, which lies as `length` says, zeros where `is_zero`; NULL: there is none. */
-typedef void *(*cg_allocate)(cg_call *call, int64_t member, int64_t rank, const int64_t *length, int is_zero);
+/* Memory of a result of a kind, which lies as `length` says, zeros where `is_zero`; NULL: there is none. Member -1 - k is
+ * the k-th array of checkpoints. */
+typedef void *(*cg_allocate)(cg_call *call, int64_t member, int kind, int64_t rank, const int64_t *length, int is_zero);
+
+/* What a backward pass with checkpoints runs forward once more; without a function there is nothing. */
+typedef struct {
+    const cellgen_signature *function;
+    cellgen_options options;
+    int64_t flush, products;          /* as the run had them that saved */
+    int64_t place[CG_MOST_MEMBERS];   /* of each argument among the views; -1: it is a scalar, or not there */
+    uint64_t word[CG_MOST_MEMBERS + 4];
+    int64_t strides[2 * CG_MOST_MEMBERS + 4];
+    unsigned char stored[CG_MOST_MEMBERS];
+} cg_again;
 
 struct cg_call {
     const cellgen_cell *cell;
@@ -38,7 +57,9 @@ struct cg_call {
     const cellgen_entry *entry;
     cellgen_numbers say;
     int saves, batch_first;
-    double longest; /* multiply-adds of a call that is refused, below 0: of none */
+    int narrow;           /* what arrays of 16 bits hold (cellgen_stored); floats or doubles otherwise */
+    const int *trait;     /* cg_trait of each member */
+    double longest;       /* multiply-adds of a call that is refused, below 0: of none */
     cg_allocate allocate;
     void *door;
     /* tables of steps; NULL: none. Flags have strides, of steps and of rows */
@@ -55,6 +76,12 @@ struct cg_call {
     cellgen_options options;
     int64_t strides[2 * CG_MOST_MEMBERS + 4];
     uint64_t word[CG_MOST_MEMBERS + 4];
+    unsigned char stored[CG_MOST_MEMBERS];
+    int64_t wides; /* arrays in float32: of what is widened, and of results that are rounded to `narrowed`, NULL: none */
+    float *wide[CG_MOST_MEMBERS];
+    cg_array *narrowed[CG_MOST_MEMBERS];
+    void *checkpoint_at[CG_MOST_MEMBERS];
+    cg_again again;
 };
 
 enum cg_refusal { CG_RUNS = 0, CG_MISFIT, CG_MISSING, CG_GAPS, CG_NOTHING, CG_LONG, CG_TABLES, CG_MEMORY };
@@ -65,26 +92,28 @@ static inline void cg_begin(cg_call *call, const cellgen_cell *cell, const cellg
     call->cell = cell, call->function = function, call->say = CG_USUAL;
     call->saves = call->batch_first = 0;
     call->lengths = NULL, call->flags[0] = call->flags[1] = NULL;
-    call->packed = NULL, call->packed_bytes = 0, call->views = 0;
+    call->packed = NULL, call->packed_bytes = 0, call->views = call->wides = 0;
+    call->narrow = CELLGEN_STORED_REAL, call->again.function = NULL;
     for (int64_t m = 0; m < function->members; ++m)
-        call->place[m] = -1, call->word[m] = 0;
+        call->place[m] = -1, call->word[m] = 0, call->stored[m] = CELLGEN_STORED_REAL;
 }
 
 /* Add an array that stands for a member (-1: for none, it is checked alone), of a rank of at most CG_AXES; strides in
- * elements, NULL: nothing has gaps. 0: units lie apart, or the rank is another. */
-static inline int cg_add(cg_call *call, const cellgen_value *value, int64_t member, void *data, int64_t rank,
-                         const int64_t *length, const int64_t *stride)
+ * elements, NULL: nothing has gaps. It holds floats or doubles; where it holds 16 bits, its maker sets `kind` and `trait`.
+ * NULL: units lie apart, or the rank is another. */
+static inline cg_array *cg_add(cg_call *call, const cellgen_value *value, int64_t member, void *data, int64_t rank,
+                               const int64_t *length, const int64_t *stride)
 {
     const int64_t number = call->views;
     cg_array *array = &call->array[number];
     const int is_timed = (value->flags & CELLGEN_VALUE_OVER_TIME) != 0, swaps = is_timed && call->batch_first;
     if (number >= CG_MOST_MEMBERS || rank > CG_AXES || (stride != NULL && !is_timed) || (is_timed && rank < 2))
-        return 0;
+        return NULL;
     int64_t dense = 1;
     for (int64_t axis = rank; axis-- > 0;) {
         array->length[axis] = length[axis];
         if (axis >= 2 && stride != NULL && length[axis] > 1 && stride[axis] != dense)
-            return 0;
+            return NULL;
         if (is_timed && axis < 2)
             array->stride[axis] = stride == NULL ? dense : stride[axis];
         dense *= length[axis];
@@ -95,11 +124,60 @@ static inline int cg_add(cg_call *call, const cellgen_value *value, int64_t memb
         array->stride[0] = array->stride[1], array->stride[1] = step;
     }
     array->data = data, array->is_apart = is_timed && (stride != NULL || swaps), array->count = (double)dense;
+    array->kind = CELLGEN_STORED_REAL, array->trait = 0;
     call->view[number].value = value, call->view[number].rank = rank, call->view[number].length = array->length;
     call->views += 1;
     if (member >= 0)
         call->place[member] = number, call->word[member] = (uintptr_t)data;
-    return 1;
+    return array;
+}
+
+/* --- numbers of 16 bits --- */
+
+/* What a kernel finds in an array of a call. */
+static inline int cg_kind_of(const cg_call *call, const cellgen_value *value, cg_change change, int trait)
+{
+    if (!call->narrow)
+        return CELLGEN_STORED_REAL;
+    return cg_held(value, &change, cg_dim_named(call->cell, "T"), trait, call->narrow, call->say.products);
+}
+
+/* Room for numbers in float32, until the call ends; NULL: there is no memory. `narrowed`: what they are rounded to. */
+static inline float *cg_make_wide(cg_call *call, double count, cg_array *narrowed)
+{
+    float *numbers = call->wides < CG_MOST_MEMBERS ? (float *)malloc((size_t)count * sizeof *numbers + 1) : NULL;
+    if (numbers != NULL)
+        call->wide[call->wides] = numbers, call->narrowed[call->wides++] = narrowed;
+    return numbers;
+}
+
+/* Widen the arrays that a kernel reads in float32. */
+static inline int cg_widen(cg_call *call)
+{
+    for (int64_t v = 0; v < call->views; ++v) {
+        cg_array *array = &call->array[v];
+        const cellgen_value *value = call->view[v].value;
+        if (!array->kind || cg_kind_of(call, value, call->view[v].change, array->trait))
+            continue;
+        float *numbers = cg_make_wide(call, array->count, NULL);
+        if (numbers == NULL)
+            return CG_MEMORY;
+        cellgen_widen(numbers, (const char *)array->data, (int64_t)array->count, array->kind);
+        array->data = numbers, array->kind = CELLGEN_STORED_REAL;
+    }
+    return CG_RUNS;
+}
+
+/* End a call: round results if it `went_well`, and give back what it held. */
+static inline void cg_end(cg_call *call, int went_well)
+{
+    for (int64_t k = 0; k < call->wides; ++k) {
+        const cg_array *to = call->narrowed[k];
+        if (went_well && to != NULL)
+            cellgen_narrow((char *)to->data, call->wide[k], (int64_t)to->count, to->kind);
+        free(call->wide[k]);
+    }
+    call->wides = 0;
 }
 
 /* Multiply-adds of a call: one for every weight, row and step, 64 for the functions of every number over time. */
@@ -144,25 +222,40 @@ static inline int cg_make_results(cg_call *call)
             const int64_t steps = length[0];
             length[0] = length[1], length[1] = steps;
         }
-        array->data = call->allocate(call, m, rank, length, result.change.last_step != 0);
+        const int kind = cg_kind_of(call, value, result.change, call->narrow ? call->trait[m] : 0);
+        const int is_kept = (value->flags & CELLGEN_VALUE_SAVED) && function->has_team; /* as it is, for a backward pass */
+        const int is_rounded = call->narrow && !kind && !is_kept, is_zero = result.change.last_step != 0;
+        array->kind = is_rounded ? call->narrow : kind;
+        array->data = call->allocate(call, m, array->kind, rank, length, is_zero);
         if (array->data == NULL)
             return CG_MEMORY;
+        void *data = array->data;
+        if (is_rounded) {
+            array->count = cg_count(rank, length), data = cg_make_wide(call, array->count, array);
+            if (data == NULL)
+                return CG_MEMORY;
+            if (is_zero)
+                memset(data, 0, (size_t)array->count * sizeof(float));
+        }
         if (is_timed) {
             array->stride[0] = array->is_apart ? units : length[1] * units;
             array->stride[1] = array->is_apart ? length[1] * units : units;
         }
-        call->place[m] = call->views++, call->word[m] = (uintptr_t)array->data;
+        call->place[m] = call->views++, call->word[m] = (uintptr_t)data;
+        call->stored[m] = (unsigned char)kind;
     }
     return CG_RUNS;
 }
 
-/* Whether an array or a table has gaps: then write down the strides of all of them. */
-static inline int cg_write_strides(cg_call *call)
+/* --- options --- */
+
+/* Whether a table has gaps, or one of the arrays: then write down the strides of all arrays over time of a function, those
+ * that are there at `place`, and of the tables. */
+static inline int cg_write_strides(const cg_call *call, const cellgen_signature *function, const int64_t *place,
+                                   int64_t *next)
 {
-    const cellgen_signature *function = call->function;
     const int64_t rows = cg_dim_named(call->cell, "B");
     int is_apart = call->batch_first;
-    int64_t *next = call->strides;
     for (int64_t v = 0; v < call->views; ++v)
         is_apart |= call->array[v].is_apart;
     for (int k = 0; k < 2; ++k)
@@ -177,7 +270,7 @@ static inline int cg_write_strides(cg_call *call)
             continue;
         for (int64_t axis = 2; axis < value->axes; ++axis)
             units *= cg_length(value->axis[axis], call->size);
-        const cg_array *array = call->place[m] < 0 ? NULL : &call->array[call->place[m]];
+        const cg_array *array = place[m] < 0 ? NULL : &call->array[place[m]];
         const int is_there = array != NULL && !(m >= function->arguments && call->say.last_only);
         *next++ = is_there ? array->stride[0] : call->size[rows] * units;
         *next++ = is_there ? array->stride[1] : units;
@@ -189,11 +282,67 @@ static inline int cg_write_strides(cg_call *call)
     return 1;
 }
 
+/* --- checkpoints --- */
+
+static inline int cg_skips(const cg_call *call)
+{
+    return call->lengths != NULL || call->flags[0] != NULL || call->flags[1] != NULL;
+}
+
+/* Give the checkpoints of a forward pass memory. */
+static inline int cg_make_checkpoints(cg_call *call)
+{
+    const cellgen_value *held[CG_MOST_MEMBERS];
+    const int64_t count = cg_checkpoints_of(call->function, cg_skips(call), held);
+    for (int64_t k = 0; k < count; ++k) {
+        int64_t length[CG_AXES + 1];
+        const int64_t rank = cg_checkpoint_shape(call->cell, held[k], call->say.checkpoint, call->size, length);
+        call->checkpoint_at[k] = call->allocate(call, -1 - k, CELLGEN_STORED_REAL, rank, length, 0);
+        if (call->checkpoint_at[k] == NULL)
+            return CG_MEMORY;
+    }
+    return CG_RUNS;
+}
+
+/* Whether an argument of a backward pass is made by the forward pass that it runs once more. */
+static inline int cg_is_made_again(const cg_call *call, const cellgen_value *value)
+{
+    const cellgen_signature *forward = call->again.function;
+    const cg_change whole = {0, 0, 1};
+    for (int64_t m = forward == NULL ? 0 : forward->arguments; forward != NULL && m < forward->members; ++m)
+        if (strcmp(forward->member[m].name, value->name) == 0)
+            return cg_has_steps(value, &whole, cg_dim_named(call->cell, "T"));
+    return 0;
+}
+
+/* The words of the forward pass that a backward pass runs once more. */
+static inline const uint64_t *cg_write_again(cg_call *call)
+{
+    cg_again *again = &call->again;
+    const cellgen_signature *forward = again->function;
+    for (int64_t m = 0; m < forward->members; ++m) {
+        const cg_array *array = again->place[m] < 0 ? NULL : &call->array[again->place[m]];
+        again->stored[m] = (unsigned char)(array == NULL ? CELLGEN_STORED_REAL : array->kind);
+        if (array != NULL)
+            again->word[m] = (uintptr_t)array->data;
+    }
+    again->options = cg_options_again(&call->options);
+    again->options.flush = again->flush, again->options.products = again->products;
+    if (again->products != call->options.products)
+        again->options.packed = NULL, again->options.packed_bytes = 0;
+    if (cg_write_strides(call, forward, again->place, again->strides))
+        again->options.strides = again->strides;
+    again->options.stored = call->narrow ? again->stored : NULL;
+    memset(again->word + forward->members, 0, 3 * sizeof *again->word);
+    again->word[forward->members + 3] = (uintptr_t)&again->options;
+    return again->word;
+}
+
 /* The options of a call in C, NULL where it says nothing. */
 static inline cellgen_options *cg_write_options(cg_call *call)
 {
-    const int is_apart = cg_write_strides(call);
-    if (!is_apart && call->lengths == NULL && call->flags[0] == NULL && call->flags[1] == NULL &&
+    const int is_apart = cg_write_strides(call, call->function, call->place, call->strides);
+    if (!is_apart && !call->narrow && call->lengths == NULL && call->flags[0] == NULL && call->flags[1] == NULL &&
         call->packed == NULL && cg_are_usual(&call->say))
         return NULL;
     cellgen_set_numbers(&call->options, &call->say);
@@ -201,6 +350,11 @@ static inline cellgen_options *cg_write_options(cg_call *call)
     call->options.mask = call->flags[0], call->options.reset = call->flags[1];
     call->options.packed = call->packed, call->options.packed_bytes = call->packed_bytes;
     call->options.strides = is_apart ? call->strides : NULL;
+    call->options.stored = call->narrow ? call->stored : NULL;
+    if (call->say.checkpoint)
+        call->options.checkpoints = call->checkpoint_at;
+    if (call->again.function != NULL)
+        call->options.forward = cg_write_again(call);
     return &call->options;
 }
 
@@ -210,7 +364,14 @@ static inline int cg_check(cg_call *call)
     const cellgen_signature *function = call->function;
     for (int64_t m = 0; m < function->arguments; ++m) {
         const cellgen_value *value = &function->member[m];
-        if (call->place[m] < 0 && value->role != CELLGEN_ROLE_SCALAR && !(value->flags & CELLGEN_VALUE_OPTIONAL))
+        if (call->place[m] < 0 && value->role != CELLGEN_ROLE_SCALAR && !(value->flags & CELLGEN_VALUE_OPTIONAL) &&
+            !cg_is_made_again(call, value))
+            return CG_MISSING;
+    }
+    const cellgen_signature *forward = call->again.function;
+    for (int64_t m = 0; forward != NULL && m < forward->arguments; ++m) {
+        const cellgen_value *value = &forward->member[m];
+        if (call->again.place[m] < 0 && value->role != CELLGEN_ROLE_SCALAR && !(value->flags & CELLGEN_VALUE_OPTIONAL))
             return CG_MISSING;
     }
     for (int64_t v = 0; v < call->views; ++v)
@@ -229,9 +390,17 @@ static inline int cg_prepare(cg_call *call, void *workspace, int64_t bytes, void
 {
     const cellgen_signature *function = call->function;
     int64_t next = function->members;
-    const int refusal = cg_make_results(call);
+    int refusal = call->narrow ? cg_widen(call) : CG_RUNS;
+    refusal = refusal ? refusal : cg_make_results(call);
+    if (!refusal && call->say.checkpoint && call->again.function == NULL)
+        refusal = cg_make_checkpoints(call);
     if (refusal)
         return refusal;
+    for (int64_t m = 0; call->narrow && m < function->arguments; ++m) {
+        const cg_array *array = call->place[m] < 0 ? NULL : &call->array[call->place[m]];
+        if (array != NULL)
+            call->stored[m] = (unsigned char)array->kind, call->word[m] = (uintptr_t)array->data;
+    }
     if (function->has_workspace) {
         call->word[next++] = (uintptr_t)workspace;
         call->word[next++] = (uint64_t)bytes;

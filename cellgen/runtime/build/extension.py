@@ -29,7 +29,7 @@ from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.paths import include_folder
 from cellgen.runtime.system import is_windows, shared_suffix
 
-FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden")
+FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-fvisibility=hidden")
 FIX_HEADERS = (
     "install Python's headers: Debian and Ubuntu `apt install python3-dev`, Fedora `dnf install "
     "python3-devel`"

@@ -17,26 +17,29 @@
 
 /* What a keyword is: a member of the struct; an array that is checked and not read; an option that is on or off, a
  * number of steps, or one of a few values; lengths, mask or reset; the order of the first two axes; names of outputs;
- * something that has to be one object; a switch that `make` is told beside; arrays that results are written to. */
-enum kind { MEMBER, CHECKED, SWITCH, STEPS, CHOICE, TABLE, BATCH_FIRST, OUTPUTS, CONSTANT, BESIDE, RESULTS };
+ * something that has to be one object; a switch that `make` is told beside; arrays that results are written to; steps
+ * from one checkpoint of a run to the next, its numbers of `flush_denormals` and `products`, and its checkpoints. */
+enum kind { MEMBER, CHECKED, SWITCH, STEPS, CHOICE, TABLE, BATCH_FIRST, OUTPUTS, CONSTANT, BESIDE, RESULTS, KEPT };
 
 typedef struct {
     PyObject *name, *extra; /* choices, names of results, or the one object */
     int kind, may_be_none;
     int64_t number; /* of the member, of the option among those that are numbers, or of the table */
-    int64_t least;  /* steps */
+    int64_t least;  /* steps; of an array its cg_trait */
+    int64_t again;  /* of an argument, its number in the forward pass; -1: it has none */
     const cellgen_value *value;
 } Keyword;
 
 typedef struct {
     PyObject_HEAD
     const cellgen_cell *cell;
-    const cellgen_signature *function;
-    const cellgen_entry *entry[2]; /* float, double */
+    const cellgen_signature *function, *forward; /* the forward pass of a backward one, NULL: it is none */
+    const cellgen_entry *entry[2];               /* float, double */
+    int *trait;                                  /* cg_trait of each member */
     PyObject *keep;                /* what lies at these addresses */
     PyTypeObject *named;           /* the named tuple of the results */
     PyObject *empty;               /* makes a large array of a shape and a type */
-    PyObject *batch_first;         /* the name of the keyword, NULL: it has none */
+    PyObject *batch_first, *kept;  /* the names of these keywords, NULL: it has none */
     Py_ssize_t keywords, fields, saves;
     Keyword *keyword;
     int64_t *field, *save; /* members that are results, -1: None; those that are saved */
@@ -61,6 +64,8 @@ typedef struct {
     PyObject *result[CG_MOST_MEMBERS], *out; /* `out` as it is given; a dict: a copy, which others do not change */
     PyArrayObject *own[CG_MOST_MEMBERS]; /* of it the array of each result */
     int type; /* of NumPy, -1: no array yet */
+    PyObject *checkpoint[CG_MOST_MEMBERS], *kept; /* those that are made; of a backward pass the whole keyword */
+    int64_t checkpoints;
     int64_t *lengths;
     int64_t few_lengths[64];
     PyArrayObject *table[3];
@@ -72,142 +77,7 @@ typedef struct {
 enum { SMALL = 1 << 16 }; /* bytes below which malloc serves well; host/memory.py has it */
 static const int64_t MOST = (int64_t)1 << 60; /* bytes of an array that NumPy can describe */
 
-/* --- doors -------------------------------------------------------------------------------------- */
-
-static void door_free(PyObject *self) {
-    Door *door = (Door *)self;
-    PyTypeObject *type = Py_TYPE(self);
-    for (Py_ssize_t i = 0; door->keyword && i < door->keywords; i++) {
-        Py_XDECREF(door->keyword[i].name);
-        Py_XDECREF(door->keyword[i].extra);
-    }
-    PyMem_Free(door->keyword);
-    PyMem_Free(door->field);
-    PyMem_Free(door->save);
-    PyMem_Free(door->packed_size);
-    Py_XDECREF(door->keep);
-    Py_XDECREF((PyObject *)door->named);
-    Py_XDECREF(door->empty);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
-static int64_t member_named(const cellgen_signature *function, const char *name, int64_t first, int64_t last) {
-    for (int64_t m = first; m < last; m++)
-        if (!strcmp(function->member[m].name, name)) return m;
-    return -1;
-}
-
-/* The value of a name in any function of the cell; NULL: none has it. */
-static const cellgen_value *value_named(const cellgen_cell *cell, const char *name) {
-    for (int64_t f = 0; f < cell->functions; f++) {
-        const cellgen_signature *function = &cell->function[f];
-        const int64_t m = member_named(function, name, 0, function->members);
-        if (m >= 0) return &function->member[m];
-    }
-    return NULL;
-}
-
-/* Read (name, kind, number, least, may be None, extra). */
-static int read_keyword(Door *door, Keyword *keyword, PyObject *from) {
-    PyObject *name, *extra;
-    if (!PyTuple_Check(from)) return PyErr_BadArgument();
-    long long number, least;
-    if (!PyArg_ParseTuple(from, "UiLLpO", &name, &keyword->kind, &number, &least, &keyword->may_be_none, &extra))
-        return 0;
-    keyword->number = number, keyword->least = least;
-    Py_INCREF(name), Py_INCREF(extra);
-    keyword->name = name, keyword->extra = extra;
-    const char *text = PyUnicode_AsUTF8(name);
-    if (!text) return 0;
-    if (keyword->kind == MEMBER) {
-        keyword->number = member_named(door->function, text, 0, door->function->arguments);
-        if (keyword->number < 0) return PyErr_BadArgument();
-        keyword->value = &door->function->member[keyword->number];
-    } else if (keyword->kind == CHECKED) {
-        keyword->number = -1, keyword->value = value_named(door->cell, text);
-    } else if (keyword->kind < MEMBER || keyword->kind > RESULTS || keyword->number < 0 ||
-               keyword->number >= (keyword->kind == TABLE ? 3 : (int64_t)(sizeof(cellgen_numbers) / sizeof(int64_t)))) {
-        return PyErr_BadArgument();
-    }
-    if (keyword->kind == BATCH_FIRST) door->batch_first = name; /* which the keyword keeps */
-    return 1;
-}
-
-/* Members of the function by their names, -1 for what is none. */
-static int64_t *read_results(const Door *door, PyObject *names) {
-    const Py_ssize_t count = PyTuple_GET_SIZE(names);
-    int64_t *member = PyMem_Calloc((size_t)count + 1, sizeof *member);
-    for (Py_ssize_t i = 0; member && i < count; i++) {
-        const char *text = PyUnicode_AsUTF8(PyTuple_GET_ITEM(names, i));
-        if (!text) {
-            PyMem_Free(member);
-            return NULL;
-        }
-        member[i] = member_named(door->function, text, door->function->arguments, door->function->members);
-    }
-    if (!member) PyErr_NoMemory();
-    return member;
-}
-
-static int read_packed(Door *door, PyObject *packed) {
-    unsigned long long address;
-    long long bytes;
-    PyObject *sizes;
-    if (packed == Py_None) return 1;
-    if (!PyTuple_Check(packed)) return PyErr_BadArgument();
-    if (!PyArg_ParseTuple(packed, "KLiO!", &address, &bytes, &door->packed_precision, &PyDict_Type, &sizes))
-        return 0;
-    door->packed = (const void *)(uintptr_t)address, door->packed_bytes = bytes;
-    door->packed_size = PyMem_Calloc((size_t)door->cell->dims + 1, sizeof *door->packed_size);
-    if (!door->packed_size) return PyErr_NoMemory() != NULL;
-    for (int64_t k = 0; k < door->cell->dims; k++) {
-        PyObject *size = PyDict_GetItemString(sizes, door->cell->dim[k]);
-        door->packed_size[k] = size ? PyLong_AsLongLong(size) : -1;
-    }
-    return !PyErr_Occurred();
-}
-
-/* door(cell, function, keep, named, empty, keywords, fields, saves, outputs of the last step, packed or None) */
-static PyObject *new_door(PyObject *module, PyObject *args) {
-    State *state = PyModule_GetState(module);
-    unsigned long long cell;
-    const char *name;
-    PyObject *keep, *named, *empty, *keywords, *fields, *saves, *packed;
-    long long of_last;
-    if (!PyArg_ParseTuple(args, "KsOO!OO!O!O!LO", &cell, &name, &keep, &PyType_Type, &named, &empty, &PyTuple_Type,
-                          &keywords, &PyTuple_Type, &fields, &PyTuple_Type, &saves, &of_last, &packed))
-        return NULL;
-    const cellgen_cell *of = (const cellgen_cell *)(uintptr_t)cell;
-    int64_t number = 0;
-    while (number < of->functions && strcmp(of->function[number].name, name)) number++;
-    if (of->abi != CELLGEN_ABI_VERSION || number == of->functions || of->precisions != 2 ||
-        of->function[number].members > CG_MOST_MEMBERS || of->dims > CG_MOST_MEMBERS ||
-        !PyType_IsSubtype((PyTypeObject *)named, &PyTuple_Type)) {
-        PyErr_BadArgument();
-        return NULL;
-    }
-    Door *door = (Door *)state->door->tp_alloc(state->door, 0);
-    if (!door) return NULL;
-    door->cell = of, door->function = &of->function[number];
-    for (int k = 0; k < 2; k++) door->entry[k] = &of->precision[k].entry[number];
-    Py_INCREF(keep), Py_INCREF(named), Py_INCREF(empty);
-    door->keep = keep, door->named = (PyTypeObject *)named, door->empty = empty;
-    door->outputs_of_last = of_last;
-    door->fields = PyTuple_GET_SIZE(fields), door->saves = PyTuple_GET_SIZE(saves);
-    door->field = read_results(door, fields);
-    door->save = door->field ? read_results(door, saves) : NULL;
-    const Py_ssize_t count = PyTuple_GET_SIZE(keywords);
-    door->keyword = door->save ? PyMem_Calloc((size_t)count + 1, sizeof *door->keyword) : NULL;
-    int is_read = door->keyword && read_packed(door, packed);
-    for (Py_ssize_t i = 0; is_read && i < count; i++, door->keywords++)
-        is_read = read_keyword(door, &door->keyword[i], PyTuple_GET_ITEM(keywords, i));
-    if (is_read) return (PyObject *)door;
-    if (!PyErr_Occurred()) PyErr_NoMemory();
-    Py_DECREF(door);
-    return NULL;
-}
-
+#include "cellgen_door_described.inc.h"
 #include "cellgen_door_keywords.inc.h"
 
 /* --- a call ------------------------------------------------------------------------------------- */
@@ -232,13 +102,13 @@ static int are_formed(const Making *making) {
 }
 
 /* An array for a result; NULL where there is none, with the error that this is. */
-static void *allocate(cg_call *call, int64_t member, int64_t rank, const int64_t *length, int is_zero) {
+static void *allocate(cg_call *call, int64_t member, int kind, int64_t rank, const int64_t *length, int is_zero) {
     Making *making = call->door;
-    npy_intp shape[CG_AXES];
-    const double bytes = cg_count(rank, length) * (making->type == NPY_FLOAT ? 4 : 8);
+    npy_intp shape[CG_AXES + 1];
+    const double bytes = cg_count(rank, length) * (kind ? 2 : making->type == NPY_DOUBLE ? 8 : 4);
     if (bytes > (double)MOST) return PyErr_NoMemory();
-    if (making->own[member]) return place_own(making, member, rank, length);
-    PyArray_Descr *element = PyArray_DescrFromType(making->type);
+    if (member >= 0 && making->own[member]) return place_own(making, member, rank, length);
+    PyArray_Descr *element = PyArray_DescrFromType(type_of(making, kind));
     PyObject *made = NULL;
     for (int64_t axis = 0; axis < rank; axis++) shape[axis] = (npy_intp)length[axis];
     if (bytes < SMALL) {
@@ -249,8 +119,8 @@ static void *allocate(cg_call *call, int64_t member, int64_t rank, const int64_t
         Py_XDECREF(lengths);
         Py_DECREF(element);
     }
-    making->result[member] = made;
     if (!made) return NULL;
+    *(member < 0 ? &making->checkpoint[making->checkpoints++] : &making->result[member]) = made;
     if (is_zero) memset(PyArray_DATA((PyArrayObject *)made), 0, (size_t)PyArray_NBYTES((PyArrayObject *)made));
     return PyArray_DATA((PyArrayObject *)made);
 }
@@ -281,6 +151,27 @@ static int place_tables(Making *making) {
     return 1;
 }
 
+/* Look at the checkpoints that a backward pass goes on from, now that dimensions and tables are known. */
+static int place_kept(Making *making) {
+    cg_call *call = &making->call;
+    const cellgen_value *held[CG_MOST_MEMBERS];
+    if (!making->kept) return 1;
+    const int64_t count = cg_checkpoints_of(call->again.function, cg_skips(call), held);
+    if (PyTuple_GET_SIZE(making->kept) != count + 3) return 0;
+    for (int64_t k = 0; k < count; k++) {
+        PyArrayObject *array = plain_array(PyTuple_GET_ITEM(making->kept, k + 3));
+        int64_t length[CG_AXES + 1];
+        const int64_t rank = cg_checkpoint_shape(call->cell, held[k], call->say.checkpoint, call->size, length);
+        if (!array || PyArray_TYPE(array) != type_of(making, CELLGEN_STORED_REAL) || PyArray_NDIM(array) != rank ||
+            !PyArray_CHKFLAGS(array, NPY_ARRAY_C_CONTIGUOUS))
+            return 0;
+        for (int64_t axis = 0; axis < rank; axis++)
+            if (PyArray_DIM(array, axis) != length[axis]) return 0;
+        call->checkpoint_at[k] = PyArray_DATA(array);
+    }
+    return 1;
+}
+
 /* Whether dimensions are those that `sizes` says, in the order of the function. */
 static int has_sizes(const cg_call *call, PyObject *sizes) {
     if (sizes == Py_None) return 1;
@@ -295,14 +186,15 @@ static int settle(Making *making) {
     const Door *door = making->door;
     cg_call *call = &making->call;
     cellgen_numbers *say = &call->say;
+    say->products = cg_products_of(say->products, call->narrow);
     if (say->products && (making->type == NPY_DOUBLE || (say->products == 2 && call->saves))) return 0;
     if (say->last_only && say->every > 1) return 0;
     if (say->last_only) say->outputs = (say->outputs == -1 ? door->outputs_of_last : say->outputs & door->outputs_of_last);
-    if (call->saves && (say->last_only || say->every > 1 || say->outputs != -1 || say->checkpoint)) return 0;
-    say->checkpoint = 0;
+    if (!making->kept && !call->saves) say->checkpoint = 0;
+    if (call->saves && !say->checkpoint && (say->last_only || say->every > 1 || say->outputs != -1)) return 0;
     if (say->per_row > 1) return 0;
     if (door->packed) {
-        if (say->products || (making->type == NPY_DOUBLE) != door->packed_precision) return 0;
+        if (say->products || call->narrow || (making->type == NPY_DOUBLE) != door->packed_precision) return 0;
         call->packed = door->packed, call->packed_bytes = door->packed_bytes;
     }
     return 1;
@@ -315,6 +207,16 @@ static int fits_packed(const Making *making) {
     return 1;
 }
 
+/* A tuple of the checkpoints that a call has made. */
+static PyObject *checkpoints_of(Making *making) {
+    PyObject *tuple = PyTuple_New(making->checkpoints);
+    for (int64_t k = 0; tuple && k < making->checkpoints; k++) {
+        Py_INCREF(making->checkpoint[k]);
+        PyTuple_SET_ITEM(tuple, k, making->checkpoint[k]);
+    }
+    return tuple;
+}
+
 static PyObject *tuple_of(Making *making, const int64_t *member, Py_ssize_t count) {
     PyObject *tuple = PyTuple_New(count);
     for (Py_ssize_t i = 0; tuple && i < count; i++) {
@@ -325,7 +227,26 @@ static PyObject *tuple_of(Making *making, const int64_t *member, Py_ssize_t coun
     return tuple;
 }
 
-/* What a call gives: its named tuple; where it saves, fields, what is saved, and dimensions. */
+/* Copies of the tables of steps, lengths (B), mask and reset (T, B); None where there is none of them. */
+static PyObject *copies_of(Making *making) {
+    PyObject *copies = NULL;
+    if (!cg_skips(&making->call)) Py_RETURN_NONE;
+    copies = PyTuple_New(3);
+    for (int k = 0; copies && k < 3; k++) {
+        PyArrayObject *table = making->table[k];
+        const int swaps = table && k && making->call.batch_first;
+        PyObject *seen = swaps ? PyArray_SwapAxes(table, 0, 1) : table ? (PyObject *)table : Py_None;
+        PyObject *copy = table && seen ? PyArray_NewCopy((PyArrayObject *)seen, NPY_CORDER) : seen;
+        if (swaps) Py_XDECREF(seen);
+        if (copy == Py_None) Py_INCREF(copy);
+        if (!copy) Py_CLEAR(copies);
+        if (copy) PyTuple_SET_ITEM(copies, k, copy);
+    }
+    return copies;
+}
+
+/* What a call gives: its named tuple; where it saves, fields, what is saved, dimensions, the number of `products`, and copies
+ * of its tables. */
 static PyObject *give(Making *making) {
     const Door *door = making->door;
     PyObject *fields = tuple_of(making, door->field, door->fields), *all = NULL;
@@ -334,14 +255,18 @@ static PyObject *give(Making *making) {
         if (args) all = PyTuple_Type.tp_new((PyTypeObject *)door->named, args, NULL);
         Py_XDECREF(args);
     } else if (fields) {
-        PyObject *saved = tuple_of(making, door->save, door->saves), *dims = PyTuple_New(door->function->dims);
+        const int has_checkpoints = making->call.say.checkpoint != 0;
+        PyObject *saved = has_checkpoints ? checkpoints_of(making) : tuple_of(making, door->save, door->saves);
+        PyObject *products = PyLong_FromLongLong(making->call.say.products), *tables = copies_of(making), *dims = PyTuple_New(door->function->dims);
         for (int64_t k = 0; dims && k < door->function->dims; k++) {
             PyObject *size = PyLong_FromLongLong(making->call.dims[k]);
             if (!size) Py_CLEAR(dims);
             if (dims) PyTuple_SET_ITEM(dims, k, size);
         }
-        if (saved && dims) all = PyTuple_Pack(3, fields, saved, dims);
+        if (saved && dims && products && tables) all = PyTuple_Pack(5, fields, saved, dims, products, tables);
+        Py_XDECREF(tables);
         Py_XDECREF(saved);
+        Py_XDECREF(products);
         Py_XDECREF(dims);
     }
     Py_XDECREF(fields);
@@ -375,17 +300,20 @@ static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     making.call.allocate = allocate, making.call.door = &making;
     making.door = door, making.type = -1, making.lengths = NULL, making.helds = making.spans = 0, making.out = NULL;
     making.table[0] = making.table[1] = making.table[2] = NULL;
+    making.call.say.products = -1, making.call.trait = door->trait, making.kept = NULL, making.checkpoints = 0;
     for (int64_t m = door->function->arguments; m < door->function->members; m++)
         making.result[m] = NULL, making.own[m] = NULL;
     int goes_on = take_keywords(&making, args[0]) && settle(&making) && take_out(&making);
     making.call.entry = door->entry[making.type == NPY_DOUBLE];
     goes_on = goes_on && !cg_check(&making.call) && place_tables(&making) && has_sizes(&making.call, args[6]) &&
-              fits_packed(&making);
+              fits_packed(&making) && place_kept(&making);
     PyErr_Clear(); /* of numbers that are too large: no code of others has run */
     goes_on = goes_on && !cg_prepare(&making.call, (void *)(uintptr_t)memory, bytes, (void *)(uintptr_t)team) &&
               are_formed(&making) && run(&making.call);
+    cg_end(&making.call, goes_on);
     if (goes_on) all = give(&making);
     for (int64_t m = door->function->arguments; m < door->function->members; m++) Py_XDECREF(making.result[m]);
+    for (int64_t k = 0; k < making.checkpoints; k++) Py_DECREF(making.checkpoint[k]);
     for (Py_ssize_t i = 0; i < making.helds; i++) Py_DECREF(making.held[i]);
     Py_XDECREF(making.out);
     if (making.lengths != making.few_lengths) PyMem_Free(making.lengths);

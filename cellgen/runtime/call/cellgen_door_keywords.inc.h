@@ -30,12 +30,40 @@ static PyArrayObject *plain_array(PyObject *value) {
     return PyArray_ISNOTSWAPPED(array) && PyArray_CHKFLAGS(array, NPY_ARRAY_ALIGNED) ? array : NULL;
 }
 
+/* What an array holds (cellgen_stored); -1: what no kernel reads. NumPy's bfloat16 is a type of another package. */
+static int kind_of(PyArrayObject *array) {
+    const int type = PyArray_TYPE(array);
+    if (type == NPY_FLOAT || type == NPY_DOUBLE) return CELLGEN_STORED_REAL;
+    if (type == NPY_HALF) return CELLGEN_STORED_F16;
+    if (type < NPY_USERDEF || PyArray_ITEMSIZE(array) != 2) return -1;
+    const char *name = PyArray_DESCR(array)->typeobj->tp_name, *last = strrchr(name, '.');
+    return strcmp(last ? last + 1 : name, "bfloat16") ? -1 : CELLGEN_STORED_BF16;
+}
+
+/* The type of NumPy of an array of a call. */
+static int type_of(const Making *making, int kind) {
+    if (!making->call.narrow) return making->type;
+    return kind == CELLGEN_STORED_REAL ? NPY_FLOAT : kind == CELLGEN_STORED_F16 ? NPY_HALF : making->type;
+}
+
+/* Whether an array has the type of the call, or where that has 16 bits, the type of what a forward pass keeps. The first
+ * array of a call says which that is. */
+static int has_type(Making *making, const Keyword *keyword, PyArrayObject *array, int kind) {
+    cg_call *call = &making->call;
+    const int type = PyArray_TYPE(array), is_kept = (keyword->value->flags & CELLGEN_VALUE_SAVED) != 0;
+    const cg_change whole = {0, 0, 1};
+    if (making->type < 0 && kind >= 0 && !is_kept) making->type = type, call->narrow = kind;
+    if (!call->narrow || !is_kept) return type == making->type;
+    const int64_t steps = cg_dim_named(call->cell, "T");
+    return kind == cg_held(keyword->value, &whole, steps, (int)keyword->least, call->narrow, CELLGEN_PRODUCTS_FULL) &&
+           type == type_of(making, kind);
+}
+
 static int take_array(Making *making, const Keyword *keyword, PyObject *value) {
     PyArrayObject *array = plain_array(value);
     if (!array || !keyword->value) return 0;
-    const int type = PyArray_TYPE(array), rank = PyArray_NDIM(array);
-    if (making->type < 0 && (type == NPY_FLOAT || type == NPY_DOUBLE)) making->type = type;
-    if (type != making->type || rank > CG_AXES) return 0;
+    const int rank = PyArray_NDIM(array), kind = kind_of(array);
+    if (!has_type(making, keyword, array, kind) || rank > CG_AXES) return 0;
     int64_t length[CG_AXES], stride[CG_AXES];
     const int64_t bytes = PyArray_ITEMSIZE(array);
     const int is_dense = PyArray_CHKFLAGS(array, NPY_ARRAY_C_CONTIGUOUS);
@@ -45,14 +73,20 @@ static int take_array(Making *making, const Keyword *keyword, PyObject *value) {
         if (PyArray_STRIDE(array, axis) % bytes) return 0;
         stride[axis] = PyArray_STRIDE(array, axis) / bytes;
     }
-    return cg_add(&making->call, keyword->value, keyword->number, PyArray_DATA(array), rank, length,
-                  is_dense ? NULL : stride);
+    cg_array *added = cg_add(&making->call, keyword->value, keyword->number, PyArray_DATA(array), rank, length,
+                             is_dense ? NULL : stride);
+    if (!added) return 0;
+    added->kind = kind, added->trait = (int)keyword->least;
+    if (making->kept && keyword->again >= 0) making->call.again.place[keyword->again] = making->call.views - 1;
+    return 1;
 }
 
 static int take_scalar(Making *making, const Keyword *keyword, PyObject *value) {
     if (!PyFloat_CheckExact(value)) return 0;
     const double number = PyFloat_AS_DOUBLE(value);
-    memcpy(&making->call.word[keyword->number], &number, sizeof number);
+    if (keyword->kind == MEMBER) memcpy(&making->call.word[keyword->number], &number, sizeof number);
+    if (making->kept && keyword->again >= 0)
+        memcpy(&making->call.again.word[keyword->again], &number, sizeof number);
     return 1;
 }
 
@@ -104,14 +138,34 @@ static int take_table(Making *making, const Keyword *keyword, PyObject *value) {
     return 1;
 }
 
+/* Begin with what a run kept that saved checkpoints: what that forward pass makes, the backward pass is not given. */
+static int take_kept(Making *making, PyObject *kept) {
+    cg_call *call = &making->call;
+    const cellgen_signature *forward = making->door->forward;
+    long long steps, flush, products;
+    if (!forward || !PyTuple_CheckExact(kept) || PyTuple_GET_SIZE(kept) < 3) return 0;
+    steps = PyLong_AsLongLong(PyTuple_GET_ITEM(kept, 0)), flush = PyLong_AsLongLong(PyTuple_GET_ITEM(kept, 1));
+    products = PyLong_AsLongLong(PyTuple_GET_ITEM(kept, 2));
+    if (PyErr_Occurred() || steps < 1) return 0;
+    making->kept = kept, call->say.checkpoint = steps;
+    call->again.function = forward, call->again.flush = flush, call->again.products = products;
+    for (int64_t m = 0; m < forward->members; m++) {
+        call->again.place[m] = -1, call->again.word[m] = 0;
+        if (forward->member[m].role == CELLGEN_ROLE_SCALAR)
+            memcpy(&call->again.word[m], &forward->member[m].value, sizeof(double));
+    }
+    return 1;
+}
+
 static int take(Making *making, const Keyword *keyword, PyObject *value) {
     if (value == Py_None && keyword->may_be_none) return 1;
+    if (making->kept && keyword->value && cg_is_made_again(&making->call, keyword->value)) return 1;
     switch (keyword->kind) {
     case MEMBER:
         if (keyword->value->role == CELLGEN_ROLE_SCALAR) return take_scalar(making, keyword, value);
         return take_array(making, keyword, value);
     case CHECKED:
-        if (keyword->value && keyword->value->role == CELLGEN_ROLE_SCALAR) return PyFloat_CheckExact(value);
+        if (keyword->value && keyword->value->role == CELLGEN_ROLE_SCALAR) return take_scalar(making, keyword, value);
         return take_array(making, keyword, value);
     case SWITCH:
         if (!PyBool_Check(value)) return 0;
@@ -125,7 +179,8 @@ static int take(Making *making, const Keyword *keyword, PyObject *value) {
         making->out = PyDict_CheckExact(value) ? PyDict_Copy(value) : value;
         if (making->out == value) Py_INCREF(value);
         return making->out != NULL;
-    case BATCH_FIRST: /* read before the arrays */
+    case KEPT: return 1; /* read before the arrays, as is the next one */
+    case BATCH_FIRST:
     case BESIDE: return PyBool_Check(value);
     default: return value == keyword->extra;
     }
@@ -137,6 +192,8 @@ static int take_keywords(Making *making, PyObject *arguments) {
     Py_ssize_t place = 0, start = 0;
     PyObject *name, *value;
     if (door->batch_first) making->call.batch_first = PyDict_GetItem(arguments, door->batch_first) == Py_True;
+    PyObject *kept = door->kept ? PyDict_GetItem(arguments, door->kept) : NULL;
+    if (kept && !take_kept(making, kept)) return 0;
     for (int64_t m = 0; m < door->function->arguments; m++)
         if (door->function->member[m].role == CELLGEN_ROLE_SCALAR)
             memcpy(&making->call.word[m], &door->function->member[m].value, sizeof(double));

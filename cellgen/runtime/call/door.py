@@ -21,14 +21,15 @@ from typing import Any, TypeAlias
 
 from cellgen import accept
 from cellgen.errors import CellgenError
-from cellgen.runtime.abi import PRECISIONS, Function
+from cellgen.runtime.abi import PRECISIONS, Argument, Function
 from cellgen.runtime.build import extension
 from cellgen.runtime.call.packed import PackedLayout
 from cellgen.runtime.call.plan import Owner
-from cellgen.runtime.call.saved import TABLES
+from cellgen.runtime.call.saved import KEPT_NAME, TABLES
 from cellgen.runtime.host.memory import empty
 from cellgen.runtime.numbers import NUMBERED
 from cellgen.runtime.options import (
+    BACKWARD,
     BY_ROW,
     CHOICE,
     FORWARD,
@@ -60,8 +61,10 @@ COMPILE_AFTER = 30_000
 THREAD = "cellgen calls in C"
 """The name of the thread that loads what makes them."""
 MEMBER, CHECKED, SWITCHED, COUNTED, CHOSEN, TABLE = range(6)
-FIRST, OUTPUTS, CONSTANT, BESIDE, RESULTS = range(6, 11)
+FIRST, OUTPUTS, CONSTANT, BESIDE, RESULTS, KEPT = range(6, 12)
 """What a keyword is, as C numbers it."""
+BOUNDED, OPERAND = 1, 2
+"""What is known of an array of 16 bits, as ``cg_trait`` numbers it."""
 
 log = logging.getLogger("cellgen")
 
@@ -127,7 +130,8 @@ class Door:
     None for one that Python makes; it is None itself until C can. It takes the workspace by
     address and bytes, the team, the multiply-adds from which on a signal may end a call, which
     Python makes then (below 0: none), and the dimensions that a call must have (None: any). Of a
-    call that saves it gives what that returns, what it saves, and its dimensions.
+    call that saves it gives what that returns, what it saves, its dimensions, the number of its
+    ``products``, and copies of its tables of steps, None where it has none.
     """
 
     def __init__(self, kernel: Owner, function: Function, result: type[Results]) -> None:
@@ -166,6 +170,7 @@ class Door:
             tuple(keywords),
             self._result._fields,
             tuple(item.name for item in function.results if item.saved),
+            tuple((item.name, _trait(item)) for item in function.results),
             last if len(function.results) < 63 else 0,
             None if packed is None else _layout(packed),
         )
@@ -174,7 +179,7 @@ class Door:
         """What C is told of each keyword: name, kind, number, least, may be None, what else."""
         function = self._function
         keywords: list[Keyword] = [
-            (a.name, MEMBER if a.used else CHECKED, 0, 0, a.optional or not a.used, None)
+            (a.name, MEMBER if a.used else CHECKED, 0, _trait(a), a.optional or not a.used, None)
             for a in function.arguments
         ]
         for option in taken_by(function.name) if function.team else ():
@@ -186,7 +191,13 @@ class Door:
         keywords.append(("out", RESULTS, 0, 0, True, None))
         if function.name == FORWARD:
             keywords += [("threads", CONSTANT, 0, 0, False, 1), ("save", BESIDE, 0, 0, False, None)]
+        if function.name == BACKWARD:
+            keywords.append((KEPT_NAME, KEPT, 0, 0, False, None))
         return keywords
+
+
+def _trait(item: Argument) -> int:
+    return item.bounded * BOUNDED + item.operand * OPERAND
 
 
 def become_direct(function: Any) -> None:

@@ -20,7 +20,7 @@ from cellgen.runtime.call.over_time import TimeFunction, by_c
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import KEPT_PLANS, Owner
 from cellgen.runtime.call.prepared import TimeCallPlan
-from cellgen.runtime.call.runs import bits_of
+from cellgen.runtime.call.runs import PRODUCTS, bits_of
 from cellgen.runtime.call.saved import TABLES, ForwardRun, Saved, make_saved
 from cellgen.runtime.call.segmented import call_in_segments
 from cellgen.runtime.call.segments import segments_of
@@ -38,6 +38,7 @@ class SequenceForward(TimeFunction):
         self.result = result_class(function.name, (*self._fields, "saved"))
         self._door = Door(kernel, function, self.result)
         self._described: dict[object, ForwardRun] = {}
+        self._described_by = self._keywords.difference(TABLES)
         self._needed = sum(a.used and not (a.optional or a.is_scalar) for a in function.arguments)
 
     def __call__(self, /, **arguments: object) -> Results:
@@ -75,26 +76,31 @@ class SequenceForward(TimeFunction):
 
     def _with_saved(self, parts: Any, arguments: dict[str, object]) -> Results:
         """The results of a call that C made, with what it saved."""
-        fields, arrays, dims = parts
-        is_plain = len(arguments) == self._needed or self._keywords.isdisjoint(arguments)
-        stated = () if is_plain else [n for n in self._chosen if n in arguments and n not in TABLES]
+        fields, arrays, dims, products, tables = parts
+        is_plain = len(arguments) == self._needed or self._described_by.isdisjoint(arguments)
+        stated = () if is_plain else [n for n in arguments if n in self._described_by]
         scalars = self._runs.scalars(arguments)
         key: tuple[object, ...] = dims
-        if stated or scalars:
-            key = (dims, bits_of(scalars), *[(name, arguments[name]) for name in stated])
+        if stated or scalars or products:
+            of_call = [(name, arguments[name]) for name in stated]
+            key = (dims, products, bits_of(scalars), *of_call)
         run = self._described.get(key)
         if run is None:
-            options = checked_options(self.__qualname__, {n: arguments[n] for n in stated})
+            chosen = {name: arguments[name] for name in stated}
+            if products:  # as the type of arrays tells, where nothing is said
+                chosen["products"] = PRODUCTS.choices[products]
+            options = checked_options(self.__qualname__, chosen)
             options = NONE if options == NONE else options
             run = self._runs.describe(dims, options, scalars, copied=True)
             if len(self._described) >= KEPT_PLANS:
                 self._described.clear()
             self._described[key] = run
-        if not is_plain:
-            tables = [arguments.get(name) for name in TABLES]
-            if any(table is not None for table in tables):
-                run = self._runs.with_tables(run, *tables)
-        return tuple.__new__(self.result, (*fields[:-1], make_saved(self._saves, arrays, run)))
+        if tables is not None:
+            run = run.of_tables(*tables)
+        names = self._saves
+        if run.options is not NONE and run.checkpoint:
+            names = tuple(name for name, _ in kept_items(self.function, run.options))
+        return tuple.__new__(self.result, (*fields[:-1], make_saved(names, arrays, run)))
 
     def _by_python(
         self,

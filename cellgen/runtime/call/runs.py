@@ -17,6 +17,7 @@ from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import as_scalar, scalar_places
 from cellgen.runtime.call.plan import KEPT_PLANS, Owner
 from cellgen.runtime.call.saved import (
+    KEPT_NAME,
     OF_RUN,
     ForwardRun,
     Saved,
@@ -28,8 +29,9 @@ from cellgen.runtime.call.saved import (
 from cellgen.runtime.call.settings import read_flags, read_lengths
 from cellgen.runtime.call.signature import shown_steps
 from cellgen.runtime.host.out_of_memory import dense, named_in_memory_errors
-from cellgen.runtime.options import NONE, ROWS, SWITCHES, Options, with_tables
+from cellgen.runtime.options import NONE, ROWS, SWITCHES, Options
 
+PRODUCTS = ROWS["products"]
 _OWN = frozenset(name for name in OF_RUN if not ROWS[name].of_call)
 """What a run alone says."""
 
@@ -104,14 +106,6 @@ class Runs:
             self._known[key] = run = run._replace(options=NONE)
         return run
 
-    @named_in_memory_errors(_where)
-    def with_tables(self, run: ForwardRun, lengths: Any, mask: Any, reset: Any) -> ForwardRun:
-        """The same run with copies of its tables of steps, which a call has looked at."""
-        first = run.options.batch_first
-        flags = [None if a is None else a.swapaxes(0, 1) if first else a for a in (mask, reset)]
-        copies = [None if a is None else a.copy(order="C") for a in (lengths, *flags)]
-        return run._replace(options=with_tables(run.options, *copies))
-
     # --- of a backward pass ---
 
     def beside(
@@ -119,12 +113,16 @@ class Runs:
     ) -> dict[str, object] | None:
         """The arguments of a call with what a run saved; None where more has to be looked at."""
         options = run.options
-        if run.checkpoint or saved._whole:  # what is saved is not what the function takes
+        if saved._whole:
             return None
         if run.dims != self._function.dims or run.digest != self._kernel.digest():
             return None
         whole = arguments.copy()
-        whole.update(zip(self._takes, saved, strict=True))
+        if run.checkpoint:
+            numbers = int(options.flush_denormals), PRODUCTS.choices.index(options.products)
+            whole[KEPT_NAME] = run.checkpoint, *numbers, *saved
+        else:
+            whole.update(zip(self._takes, saved, strict=True))
         if options is NONE and not run.scalars:
             return whole if arguments.keys().isdisjoint(_OWN) else None
         of_run = {n: v for n, v in run.scalars if n in self._scalars}

@@ -17,7 +17,7 @@ import numpy as np
 
 from cellgen import accept
 from cellgen.errors import ArgumentError
-from cellgen.runtime.options import NONE, OF_OPTIONS, ROWS, Options
+from cellgen.runtime.options import NONE, OF_OPTIONS, ROWS, Options, with_tables
 from cellgen.runtime.results import Array, Results, tuple_class
 
 Same: TypeAlias = Callable[[str, object, object], bool]
@@ -34,6 +34,8 @@ def stated_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 TABLES = ("lengths", "mask", "reset")
+KEPT_NAME = "saved"
+"""The keyword by which C is given checkpoints, behind their steps and two numbers of their run."""
 
 
 class ForwardRun(NamedTuple):
@@ -56,6 +58,11 @@ class ForwardRun(NamedTuple):
     def checkpoint(self) -> int:
         """Steps from one checkpoint to the next; 0: every step saved."""
         return self.options.checkpoint
+
+    def of_tables(self, lengths: object, mask: object, reset: object) -> ForwardRun:
+        """The same run of steps by other tables, copies."""
+        options = with_tables(self.options, lengths, mask, reset)
+        return tuple.__new__(ForwardRun, (*self[:-1], options))
 
 
 class Saved(Results):
