@@ -18,7 +18,7 @@ from cellgen.frameworks.registry import CellOrName, KnownCell
 from cellgen.language.cell import Cell
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.faults import shape_text
-from cellgen.runtime.initial import drawn, input_axes, must_be_given, rule_of
+from cellgen.runtime.initial import drawn, must_be_given, read_axes, rule_of
 
 BACKEND = keras.backend.backend()
 if BACKEND == "torch":
@@ -276,8 +276,8 @@ class RNN(keras.layers.Layer):  # type: ignore[misc]
                     f"{shape_text(item)} = {shape}, or what broadcasts to it"
                 ) from None
             return lambda _, dtype=None: ops.cast(whole, dtype)
-        inputs = input_axes((self.input_item,))
-        rule = rule_of(self.function.layout.cell, item, inputs, frozenset(self.fixed))
+        axes = read_axes(self.function.layout.theta)
+        rule = rule_of(self.function.layout.cell, item, axes, frozenset(self.fixed))
         if rule is None:
             raise ArgumentError(must_be_given(self.where, item, "an array"))
         rng = np.random.default_rng(np.random.randint(2**31))  # keras.utils.set_random_seed

@@ -21,8 +21,8 @@ from cellgen.runtime.initial import (
     Numbers,
     Shape,
     Uniform,
-    input_axes,
     must_be_given,
+    read_axes,
     rule_of,
 )
 
@@ -39,7 +39,7 @@ def initial_arrays(
     for name in accept.names(label, "initial", initial, "arrays"):
         accept.choice(label, "a name in initial", name, shapes)
     learns = {layout.theta[place].name for place in layout.learns}
-    inputs, fixed = input_axes(layout.theta), frozenset(shapes.keys() - learns)
+    axes, fixed = read_axes(layout.theta), frozenset(shapes.keys() - learns)
     items = [item for item in layout.theta if item.name in shapes]
     arrays = {}
     for item, own in zip(items, jax.random.split(key, len(items)), strict=True):
@@ -47,7 +47,7 @@ def initial_arrays(
         if item.name in initial:
             arrays[item.name] = _stated(label, item, initial[item.name], own, shape, dtype)
             continue
-        rule = rule_of(layout.cell, item, inputs, fixed)
+        rule = rule_of(layout.cell, item, axes, fixed)
         if rule is None:
             raise ArrayError(must_be_given(label, item, f"an array {shape}"))
         arrays[item.name] = drawn(rule.of(shape), own, shape, dtype)

@@ -138,6 +138,24 @@ class Retention:
         return Numbers(1 - 2.0 ** (-5 - heads))
 
 
+@dataclass(frozen=True)
+class Ramp:
+    """Rates from slow to fast over the channels of all heads: low + (high - low) (n / last)^power.
+
+    Those of a first layer of RWKV, in the authors' code.
+    """
+
+    low: float
+    high: float
+    power: float
+
+    def of(self, shape: Shape) -> Draw:
+        """What stands in a shape (heads, K)."""
+        channels = np.arange(math.prod(shape)) / max(math.prod(shape) - 1, 1)
+        rates = self.low + (self.high - self.low) * channels**self.power
+        return Numbers(rates.reshape(shape))
+
+
 class Identity:
     """A unit matrix of each head."""
 
@@ -154,7 +172,7 @@ class Counted:
         return Numbers(np.log(np.arange(1, shape[-1] + 1)))
 
 
-ONES = Constant(1.0)
+ONES, ZEROS = Constant(1.0), Constant(0.0)
 RATES = Uniform(1.0, 16.0, log=True)
 STEPS = Uniform(math.log(math.expm1(0.001)), math.log(math.expm1(0.1)))
 """Biases whose softplus lies between 0.001 and 0.1, of every order of magnitude alike (Mamba)."""
@@ -179,7 +197,16 @@ CELLS: Mapping[str, Mapping[str, Rule]] = {
         "gamma_log": Constant(math.log(0.3)),
     },
     "retnet": {"gamma": Retention()},
-    "mamba": {"a_log": Counted(), "b_t": STEPS, "d": ONES},
+    "rwkv6": {"w_0": Ramp(-6.0, -1.0, 0.7), "w_a": ZEROS, "w_b": Uniform(-0.01, 0.01)},
+    "rwkv7": {
+        "w_0": Ramp(-6.5, -1.5, 0.85),
+        "a_0": ZEROS,
+        "xi": Constant(0.85),
+        "alpha": ONES,
+        "w_a": ZEROS,
+        "a_a": ZEROS,
+    },
+    "mamba": {"a_log": Counted(), "w_t": WithinRoot(), "b_t": STEPS, "d": ONES},
     "mamba2": {"a_log": RATES, "b_t": STEPS, "d": ONES},
     "mamba3": {
         **{f"{kind}_{of}_{part}": ONES for kind in "go" for of in "bc" for part in ("re", "im")},
@@ -202,18 +229,34 @@ def fixed_of(functions: tuple[Function, ...]) -> frozenset[str]:
     return frozenset(items - learned)
 
 
-def input_axes(arguments: Iterable[Argument]) -> frozenset[str]:
-    """The last axes of a cell's inputs, which products read along."""
-    items = [item for item in arguments if item.role == "input"]
-    return frozenset(axis for item in items for axis in item.shape[-1:] if axis not in {"T", "B"})
+@dataclass(frozen=True)
+class ReadAxes:
+    """Axes that products read along: last ones of ``inputs``; ``vectors`` have no heads.
+
+    These are of inputs, of states (B, H), and of what a matrix of weights makes of either.
+    """
+
+    inputs: frozenset[str]
+    vectors: frozenset[str]
 
 
-def rule_of(
-    cell: str, item: Argument, inputs: frozenset[str], fixed: frozenset[str]
-) -> Rule | None:
+def read_axes(arguments: Iterable[Argument]) -> ReadAxes:
+    """Find the axes that products read along, from the values of a cell."""
+    items = tuple(arguments)
+    of_inputs = [item for item in items if item.role == "input"]
+    inputs = {axis for item in of_inputs for axis in item.shape[-1:] if axis not in {"T", "B"}}
+    states = [item.shape[1:] for item in items if item.role == "state"]
+    heads = {shape[0] for shape in states if len(shape) > 1}
+    vectors = inputs | {shape[0] for shape in states if len(shape) == 1}
+    matrices = [i.shape for i in items if i.is_weight and len(i.shape) == 2]
+    vectors |= {columns for rows, columns in matrices if rows in vectors}
+    return ReadAxes(frozenset(inputs), frozenset(vectors - heads))
+
+
+def rule_of(cell: str, item: Argument, axes: ReadAxes, fixed: frozenset[str]) -> Rule | None:
     """The rule by which a parameter starts; None for one that does not learn and has none.
 
-    ``inputs`` are the last axes of the cell's inputs, by which their weights are known.
+    ``axes`` are those that products read along, by which weights of inputs are known.
     """
     own = [rule for start, rule in CELLS.get(cell, {}).items() if _means(start, item.name)]
     if own:
@@ -226,17 +269,18 @@ def rule_of(
         return Constant(item.default or 0.0)
     if len(item.shape) == 1:
         return WithinRoot()
-    return _of_matrix(item, inputs)
+    return _of_matrix(item, axes)
 
 
-def _of_matrix(item: Argument, inputs: frozenset[str]) -> Rule:
+def _of_matrix(item: Argument, axes: ReadAxes) -> Rule:
     rows, columns = (axis_terms(axis) for axis in item.shape[-2:])
     gates = columns[0][0] if len(columns) == 1 and columns[0][1] else 1
     first = item.shape[0]
-    if len(item.shape) > 2 and inputs & {first, *(dim for _, dim in axis_terms(first))}:
+    parts = {first, *(dim for _, dim in axis_terms(first))}
+    if len(item.shape) > 2 and (axes.inputs & parts or first in axes.vectors):
         return Glorot(gates, first=True)
     squares = len(columns) == 1 and rows == ((1, columns[0][1]),)
-    return Orthogonal(gates) if squares and item.shape[-2] not in inputs else Glorot(gates)
+    return Orthogonal(gates) if squares and item.shape[-2] not in axes.inputs else Glorot(gates)
 
 
 def must_be_given(where: str, item: Argument, numbers: str) -> str:

@@ -15,7 +15,7 @@ from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Argument, Function, Interface
 from cellgen.runtime.call.arguments import lengths
 from cellgen.runtime.call.faults import dims_of, shape_text
-from cellgen.runtime.initial import Shape, drawn, fixed_of, input_axes, must_be_given, rule_of
+from cellgen.runtime.initial import Shape, drawn, fixed_of, must_be_given, read_axes, rule_of
 from cellgen.runtime.results import Array
 
 Given: TypeAlias = Array | Callable[[np.random.Generator, Shape], Array]
@@ -59,14 +59,14 @@ def initial_of(
     for name in found:
         accept.choice(where, "a name in initial", name, [item.name for item in parameters])
     dims = _sizes(where, interface, [*parameters, *states], sizes)
-    fixed, inputs = fixed_of(interface.functions), input_axes(function.arguments)
+    fixed, axes = fixed_of(interface.functions), read_axes(function.arguments)
     made = {}
     for item in parameters:
         shape = lengths(item, dims)
         if item.name in found:
             made[item.name] = _numbers(where, item, found[item.name], rng, shape).astype(element)
             continue
-        rule = rule_of(interface.name, item, inputs, fixed)
+        rule = rule_of(interface.name, item, axes, fixed)
         if rule is None:
             raise ArgumentError(must_be_given(where, item, f"an array {shape}"))
         made[item.name] = drawn(rule.of(shape), shape, rng).astype(element)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cellgen import accept
 from cellgen.runtime.abi import Argument
-from cellgen.runtime.initial import Draw, Numbers, Uniform, input_axes, must_be_given
+from cellgen.runtime.initial import Draw, Numbers, Uniform, must_be_given, read_axes
 from cellgen.runtime.initial import rule_of as shared_rule
 from cellgen.torch.errors import KindError, TensorError
 from cellgen.torch.roles import Roles
@@ -61,7 +61,8 @@ def check_rules(label: str, roles: Roles, initial: object) -> dict[str, Rule]:
 
 def rule_of(roles: Roles, item: Argument) -> Rule:
     """The rule by which a parameter starts. Raises KindError for one that does not learn."""
-    rule = shared_rule(roles.cell, item, input_axes((roles.input, *roles.given)), roles.fixed)
+    axes = read_axes((roles.input, *roles.given, *roles.states, *roles.parameters))
+    rule = shared_rule(roles.cell, item, axes, roles.fixed)
     if rule is None:
         numbers = "a tensor, or a function that fills one in place"
         raise KindError(must_be_given(f"module({roles.cell})", item, numbers))

@@ -203,6 +203,9 @@ def test_shapes_of_products_of_rows(a: tuple, b: tuple, shape: tuple) -> None:
         ((B, N, K, D), (D, E), r"matrices of K x D fit a weight of \(N, D, E\)"),
         ((B, K, D), (D,), r"matrices of K x D fit a weight of \(D, D\)"),
         ((B, K, D), (), r"matrices of K x D fit a weight of \(D, D\)"),
+        ((N, D, K), (B, N, K), r"must not have the batch axis B; write \(B, N, K\) @ \(N, K, D\)"),
+        ((N, D, K), (B, K), r"must not have the batch axis B; write \(B, K\) @ weight"),
+        ((D, K), (B, K), r"must not have the batch axis B; write \(B, K\) @ \(K, D\)"),
         ((B, D), (B, D), r"must be a weight, .* a matrix and a vector fit, .* write sum\(a \* b\)"),
     ],
 )

@@ -39,22 +39,29 @@ def _into(shape: Shape, what: str) -> tuple[Expr, Shape]:
 def _matmul_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
     if all(B in shape for shape in shapes):
         return _product_of_rows_shape(*shapes)
+    if len(shapes[0]) > 1 and any(axis.has(B) for axis in shapes[1]):
+        raise _weight_on_the_left(*shapes)
     if all(len(shape) == 3 for shape in shapes):
         return _matmul_heads_shape(shapes, attributes)
     if shapes[0][:1] == (B,) and len(shapes[0]) > 2:
         return _matrices_by_weight_shape(*shapes)
     (rows, inner), (inner_w, columns) = matrix(shapes[0], "@"), _into(shapes[1], "@")
-    if inner_w.has(B) or any(axis.has(B) for axis in columns):
-        raise mismatch(
-            f"{format_shape(shapes[0])} @ {format_shape(shapes[1])}: the right side of @ must be "
-            f"a weight, it must not have the batch axis B"
-        )
     if inner != inner_w:
         raise mismatch(
             f"{format_shape(shapes[0])} @ {format_shape(shapes[1])} contracts "
             f"{format_axis(inner)} with {format_axis(inner_w)}"
         )
     return (rows, *columns)
+
+
+def _weight_on_the_left(w: Shape, rows: Shape) -> Exception:
+    """What is wrong of a product whose rows are on its right, and how to write it."""
+    fits = (*w[:-2], w[-1], w[-2]) if len(w) == len(rows) and w[-1] == rows[-1] else ()
+    advice = f"{format_shape(rows)} @ {format_shape(fits) if fits else 'weight'}"
+    return mismatch(
+        f"{format_shape(w)} @ {format_shape(rows)}: the right side of @ must be a weight, it must "
+        f"not have the batch axis B; write {advice}"
+    )
 
 
 def _product_of_rows_shape(a: Shape, b: Shape) -> Shape:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cellgen
-from cellgen import Cell, Dim, I, Input, State, Weight, expand_dims, regularise
+from cellgen import Cell, Dim, H, I, Input, State, Weight, expand_dims, outer, regularise, tanh
 from cellgen.cells import Elman
 from cellgen.errors import ArgumentError
 from cellgen.runtime.initial import Orthogonal, drawn
@@ -16,7 +16,7 @@ from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.paths import generated_folder
 from tests.conftest import SIZES
 
-D, K, N = Dim("D"), Dim("K"), Dim("N")
+D, K, N, R = Dim("D"), Dim("K"), Dim("N"), Dim("R")
 
 FIXED = {
     "gru_d": {"x_mean": lambda rng, shape: np.zeros(shape)},
@@ -139,6 +139,37 @@ def test_a_weight_of_each_head_starts_by_what_a_head_reads() -> None:
     arrays = cellgen.compile(OfMatrices).init(rng(), dtype=np.float64, **wide)
     for name, rows in (("u", 300), ("w", 200)):
         assert 0.9 < abs(arrays[name]).max() / np.sqrt(6 / (rows + 10)) <= 1
+
+
+class OfAVector(Cell):
+    """A matrix of each row by a vector of states, whole and by few numbers."""
+
+    x, h_prev, s_prev = Input(I), State(H), State(N, K, D)
+    w, u, a = Weight(I, H), Weight(H, N, D), Weight(H, R)
+    b, r = Weight(R, N, K), Weight(N, D, D)
+    h = tanh(x @ w + h_prev)
+    s = s_prev @ r + outer((h_prev @ a) @ b, h_prev @ u)
+
+    outputs = h, s
+
+
+def test_a_weight_of_a_state_alone_starts_by_what_it_reads() -> None:
+    wide = {"I": 3, "H": 300, "R": 200, "N": 2, "K": 10, "D": 10}
+    arrays = cellgen.compile(OfAVector).init(rng(), dtype=np.float64, **wide)
+    for name, rows in (("u", 300), ("b", 200)):
+        assert 0.9 < abs(arrays[name]).max() / np.sqrt(6 / (rows + 10)) <= 1
+    assert np.allclose(arrays["r"][0] @ arrays["r"][0].T, np.eye(10))
+
+
+def test_rwkv_starts_with_rates_from_slow_to_fast() -> None:
+    kernel = cellgen.load("rwkv7")
+    arrays = kernel.init(rng(), dtype=np.float64, **dict.fromkeys(kernel.interface.dims, 4))
+    rates = arrays["w_0"].ravel()
+    assert (rates[0], rates[-1]) == (-6.5, -1.5)
+    assert (np.diff(rates) > 0).all()
+    assert not arrays["w_a"].any()
+    assert not arrays["a_0"].any()
+    assert (arrays["alpha"] == 1).all()
 
 
 @pytest.mark.parametrize("name", ["gated_delta_net", "kda", "comba", "mamba2", "m2rnn"])
