@@ -21,7 +21,7 @@ from tests.cover import Traits, operators_of
 COVERING = (
     *("elman_relu", "gru_block_cell", "lstm_block_cell", "lstm_projection", "layer_norm_gru"),
     *("slstm", "slstm_heads", "sru", "lru", "lif", "attend", "stated", "contexts"),
-    *("running_units", "delta_rule", "matrix_heads", "along"),
+    *("running_units", "delta_rule", "matrix_heads", "along", "by_weight"),
 )
 """Cells that are compiled for the emulation each time, by name; the others with the slow tests.
 They are the ``cover`` of the established ones and those of the tests, which a test computes."""

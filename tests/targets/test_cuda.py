@@ -85,7 +85,7 @@ from tests.conftest import (
     relative,
 )
 from tests.cuda_cover import OPTION_CELLS, in_any_order, is_covering
-from tests.language.test_rows import Along, InHeads
+from tests.language.test_rows import Along, ByWeight, InHeads
 
 Arrays = dict[str, np.ndarray]
 QUICK = (LSTM, Softmax, SLSTMHeads)
@@ -181,6 +181,7 @@ def sizes_of(shape: tuple[int, ...]) -> dict[str, int]:
         "M": 5,
         "N": 2,
         "R": 2,
+        "E": 3,
         **dict(zip("TBIHD", shape, strict=False)),
     }
 
@@ -229,7 +230,7 @@ def run(
 # --- emulated: the numbers -----------------------------------------------------------------------
 
 
-EMULATED = (*ALL, *AWKWARD[len(VARIANTS) :], Along, InHeads)
+EMULATED = (*ALL, *AWKWARD[len(VARIANTS) :], Along, InHeads, ByWeight)
 """Established cells and those of the tests."""
 
 
