@@ -6,7 +6,8 @@ import gc
 import os
 import shutil
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,11 @@ from cellgen.cells import SHIPPED, AntisymmetricRNN, GRUBlockCell
 from cellgen.language.value import Value
 from cellgen.program.interpret import interpret, shape_sizes
 from cellgen.program.ssa import Program
-from cellgen.runtime.build import cache
+from cellgen.runtime.abi import Interface
+from cellgen.runtime.build import cache, driver, shared_object
+from cellgen.runtime.build.compiler import CompilerInfo
+from cellgen.runtime.build.sources import SourceFiles
+from cellgen.runtime.build.steps import Step
 from cellgen.runtime.host import threads
 
 Arrays = dict[str, np.ndarray]
@@ -229,6 +234,8 @@ class Contexts(Cell):
     h = (1 - rate) * h_prev + rate * gain * a + shift * exp(-gain)
 
 
+SHIPPED_NAMES = frozenset(cell.definition.name for cell in SHIPPED)
+
 TYPICAL = (*SHIPPED[:11], AntisymmetricRNN)
 """Cells with which the compiler is tested; every cell that ships is proved once, by ``check``."""
 
@@ -286,13 +293,53 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture
-def quickly_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile at -O1, a third of the time: for cells of a test's own, beside numbers of others.
+OWN_FLAGS = ("-O1",)
+"""With which cells of a test's own are compiled: a third of the time that ``-O3`` takes."""
 
-    What ships is tested as ``cellgen build`` has compiled it.
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cells_are_quickly_compiled(pytestconfig: pytest.Config) -> None:
+    """Compile cells of a test's own with ``OWN_FLAGS``, unless slow tests are asked for.
+
+    What ships, and the time driver that every cell is linked with, are as ``cellgen build`` has
+    compiled them. An entry of the cache says with which flags it was made.
     """
-    monkeypatch.setenv("CELLGEN_CFLAGS", "-O1")
+    if "slow" in pytestconfig.option.markexpr:
+        return
+    entry = shared_object._entry
+
+    def of_own_flags(sources: SourceFiles, interface: Interface, found: CompilerInfo) -> str:
+        flags = (*found.flags, *_own_flags(interface.name))
+        return entry(sources, interface, replace(found, flags=flags))
+
+    class Compiling:
+        """What the compilation of a cell asks ``driver`` for; wheels ask it themselves."""
+
+        def compiling(self, call: Sequence[str], name: str, suffix: str) -> Step:
+            return driver.compiling((*call, *_own_flags(name)), name, suffix)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(driver, name)
+
+    shared_object._entry, shared_object.driver = of_own_flags, Compiling()  # type: ignore[assignment]
+
+
+def _own_flags(name: str) -> tuple[str, ...]:
+    """Flags of a cell by its name; where a test names flags, those are all."""
+    is_own = name not in SHIPPED_NAMES and not os.environ.get("CELLGEN_CFLAGS")
+    return OWN_FLAGS if is_own else ()
+
+
+@pytest.fixture
+def compiled_as_by_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile a test's own cells as users do: where bits are compared that an optimiser decides."""
+    monkeypatch.setattr("tests.conftest.OWN_FLAGS", ())
+
+
+@pytest.fixture
+def hardly_optimised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile a test's own cells at -O0, half of the time again: large ones, which run little."""
+    monkeypatch.setattr("tests.conftest.OWN_FLAGS", ("-O0",))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

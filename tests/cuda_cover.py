@@ -1,7 +1,7 @@
 """Which cells use, between them, all operators and what any of them uses of the runtime of CUDA.
 
 Compiling the emulation of one cell takes five seconds. Two cells whose sources call the same
-functions and have as many states, inputs and outputs go through the same code.
+functions, of the same operators, go through the same code.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from functools import cache
 import cellgen
 from cellgen.cells import LSTM, QRNN, SHIPPED, SLSTMHeads
 from cellgen.language.cell import Cell, Definition
-from cellgen.language.value import Role, Value
+from cellgen.language.value import Value
 from cellgen.pipeline import generate
 from cellgen.runtime.paths import include_folder
 from tests.cover import Traits, operators_of
 
 COVERING = (
-    *("elman_relu", "gru_block_cell", "lstm_block_cell", "lstm_projection", "layer_norm_gru"),
-    *("slstm", "slstm_heads", "sru", "lru", "lif", "attend", "stated", "contexts"),
-    *("running_units", "delta_rule", "matrix_heads", "along", "by_weight"),
+    *("elman_relu", "layer_norm_gru", "slstm_heads", "lru", "lif", "stated", "contexts"),
+    *("running_units", "matrix_heads", "along", "by_weight"),
 )
 """Cells that are compiled for the emulation each time, by name; the others with the slow tests.
 They are the ``cover`` of the established ones and those of the tests, which a test computes."""
@@ -64,21 +63,11 @@ def is_covering(cell: type[Cell]) -> bool:
 def used(cell: type[Cell]) -> Traits:
     """What decides through which code a cell goes.
 
-    Names of the runtime's headers in its source, counts of what it reads, keeps and returns, and
-    the operators of its equations.
+    Names of the runtime's headers in its source, and the operators of its equations. Numbers of
+    states, inputs and outputs are those of the cells with which options and layouts are tested.
     """
-    definition = cell.definition
-    text = _text(cell)
-    words = set(re.findall(r"\b(?:cellgen|CELLGEN|cg)_\w+", text)) & _of_runtime()
-    counts = {
-        "axes of states": tuple(sorted(len(state.shape) for state in definition.states)),
-        "dimensions": tuple(map(str, definition.dims)),
-        "outputs beside states": len(beside_states(definition)),
-        "inputs": len(definition.with_role(Role.INPUT)),
-        "statics": len(definition.with_role(Role.STATIC)),
-        "has scalars": bool(definition.with_role(Role.SCALAR)),
-    }
-    return operators_of(cell) | {("name", word) for word in words} | set(counts.items())
+    words = set(re.findall(r"\b(?:cellgen|CELLGEN|cg)_\w+", _text(cell))) & _of_runtime()
+    return operators_of(cell) | {("name", word) for word in words}
 
 
 def _text(cell: type[Cell]) -> str:

@@ -8,6 +8,7 @@ no mathematics and no file format is decided here.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -207,16 +208,17 @@ def build(
         from cellgen.files.make import generate_all
         from cellgen.views.find import find_each
 
-        backend_of(target)
+        runs = backend_of(target)
         (chosen, failures), folder = find_each(cells or ()), tree.target_folder(out)
-        with terminal.steps("generating", len(chosen)) as steps:
-            sources, failed = generate_all(chosen, steps.quietly, target)
-        failures += failed
-        tree.refuse_shipped_names(folder, sources)
-        if check:
-            compare(folder, sources, not cells and not failures, as_json, failures)
-        else:
-            write_and_compile(folder, sources, jobs, target, as_json, failures)
+        with nullcontext() if check else runs.preparing():
+            with terminal.steps("generating", len(chosen)) as steps:
+                sources, failed = generate_all(chosen, steps.quietly, target)
+            failures += failed
+            tree.refuse_shipped_names(folder, sources)
+            if check:
+                compare(folder, sources, not cells and not failures, as_json, failures)
+            else:
+                write_and_compile(folder, sources, jobs, target, as_json, failures)
 
 
 @app.command("check")

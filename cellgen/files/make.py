@@ -107,9 +107,10 @@ def _write(folder: Path, source: Source, target: str) -> Outcome:
 def compile_all(
     written: Sequence[Outcome], jobs: int, progress: Progress, target: str = DEFAULT
 ) -> list[Outcome]:
-    """Compile written cells for a target, ``jobs`` at a time.
+    """Compile written cells for a target, ``jobs`` at a time, those of the longest texts first.
 
-    A cell that fails does not stop the others.
+    So none is left over that one compiler works at alone. A cell that fails does not stop the
+    others.
 
     Raises:
         BuildError: there is no compiler.
@@ -119,7 +120,9 @@ def compile_all(
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         waiting: dict[Future[Built], Outcome] = {}
         try:
-            waiting |= {pool.submit(_compile, o, target): o for o in written if o.error is None}
+            unfailed = [outcome for outcome in written if outcome.error is None]
+            for outcome in sorted(unfailed, key=lambda o: -_size(o.source, target)):
+                waiting[pool.submit(_compile, outcome, target)] = outcome
             for future in as_completed(waiting):
                 outcome = _finished(waiting[future], future)
                 finished[outcome.source.name] = outcome
@@ -131,6 +134,11 @@ def compile_all(
                 wait(waiting, timeout=AGAIN_SECONDS)
             raise
     return [finished[outcome.source.name] for outcome in written]
+
+
+def _size(source: Source, target: str) -> int:
+    """Characters that a compiler is given, but for headers; none where a target has no text."""
+    return sum(map(len, source.of(target).values())) if source.is_spelled(target) else 0
 
 
 def _compile(outcome: Outcome, target: str) -> Built:

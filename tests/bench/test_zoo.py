@@ -201,6 +201,7 @@ def test_a_vanishing_gradient_is_judged_beside_the_others():
     assert compare(peer, found, reference, ("d_b_i",)).status is Status.DIFFERS
 
 
+@pytest.mark.slow
 def test_yardsticks_are_timed_and_compete_with_nobody():
     plan = Plan(
         cells=("min_gru",),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,6 @@ LAYERS = {
     "lstm": (epynn.lstm, epynn.lstm_backward),
     "rnn": (epynn.rnn, epynn.rnn_backward),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quickly_compiled() -> Iterator[None]:
-    """Thirteen cells of this module's own: one for each choice of activations."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CELLGEN_CFLAGS", "-O1")
-        yield
 
 
 def run(path: Path, dtype: str) -> tuple[Any, Arrays, Arrays]:

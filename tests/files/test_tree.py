@@ -43,7 +43,7 @@ def test_writers_of_one_folder_do_not_meet(tmp_path: Path) -> None:
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        for number in range(4)
+        for number in range(2)
     ]
     for writer in writers:
         assert writer.stdin is not None

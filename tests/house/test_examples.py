@@ -294,7 +294,6 @@ def test_a_regularised_run_learns_and_repeats_itself(capsys: pytest.CaptureFixtu
 # --- online ------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 def test_a_stream_is_learned_without_its_history() -> None:
     errors = online_learning.learn(steps=600)
     assert errors[-1] < 0.1 * errors[0]

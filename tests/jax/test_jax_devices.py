@@ -43,7 +43,9 @@ def near(found: object, wanted: object) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", ["gru", "janet", "lstm"])
+@pytest.mark.parametrize(
+    "name", ["gru", *(pytest.param(n, marks=pytest.mark.slow) for n in ("janet", "lstm"))]
+)
 def test_rows_stay_where_they_are(name: str) -> None:
     cell = function(name)
     given = drawn(cell, B=4)

@@ -45,7 +45,13 @@ def test_of_the_last_step_alone(tables: str, checkpoint: int) -> None:
         np.testing.assert_array_equal(gradient, jax.grad(plain)(given)[name])
 
 
-@pytest.mark.parametrize("option", ["every, checkpoint", "outputs, checkpoint", "every", "limit"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("every, checkpoint", "limit"),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("outputs, checkpoint", "every")),
+    ],
+)
 def test_second_derivatives_and_transforms(option: str) -> None:
     cell, options = function("sru"), OPTIONS[option]
     given = drawn(cell, T=5)

@@ -155,12 +155,24 @@ CASES: dict[str, Callable[[Problem], object]] = {
 }
 STATED = ("alif", "izhikevich", "lif", "phased_lstm")
 """Cells whose derivatives are stated, or that have steps: differences tell another story."""
-QUICK = ("grad", "jvp", "Hessian-vector product", "per-sample gradients", "vmap over weights")
+QUICK = ("grad", "Hessian-vector product", "per-sample gradients")
 """Cases of the GRU whose tangents compile soon."""
+COMPOSED = (
+    *("reverse over reverse", "reverse over forward", "forward over forward"),
+    *("over per-sample gradients", "vmap of Hessian-vector products"),
+    "checkpoint of Hessian-vector products",
+)
+"""Other orders of what "hessian", "third derivatives" and the transforms alone go through."""
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", ["elman", pytest.param("gru", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        pytest.param(name, case, marks=[pytest.mark.slow] * (name == "gru" or case in COMPOSED))
+        for name in ("elman", "gru")
+        for case in CASES
+    ],
+)
 def test_transforms_give_what_they_give_for_a_loop(name: str, case: str) -> None:
     same(name, case)
 
@@ -192,7 +204,7 @@ def test_rows_of_a_batch_of_calls_are_rows_of_one_call() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("name", ["gru", "lstm", "delta_net"])
+@pytest.mark.parametrize("name", ["gru", pytest.param("lstm", marks=pytest.mark.slow), "delta_net"])
 def test_per_sample_gradients_are_one_call(name: str, rows: int) -> None:
     cell, arrays = function(name), given(name=name, B=3 * rows)
     axes = {i.name: i.shape.index("B") for i in cell.layout.theta if "B" in i.shape}
@@ -288,7 +300,7 @@ def second(name: str, **options: object) -> None:
             np.testing.assert_allclose(one[name_], wanted, rtol=1e-5, atol=1e-7, err_msg=name_)
 
 
-@pytest.mark.parametrize("name", ["elman", "lstm"])
+@pytest.mark.parametrize("name", ["elman", pytest.param("lstm", marks=pytest.mark.slow)])
 def test_second_derivatives_are_differences_of_first_ones(name: str) -> None:
     second(name)
 

@@ -46,7 +46,6 @@ def test_each_unit_is_the_sum_up_to_it() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-14)  # a sum of a dozen terms
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("cell", [CumulatedUnits, Cumulated, ColumnParts, ColumnMaxima])
 def test_its_kernels_agree_with_the_equations_and_with_complex_steps(cell: type[Cell]) -> None:
     report = check.check(cell)
@@ -58,6 +57,7 @@ def test_its_kernels_agree_with_the_equations_and_with_complex_steps(cell: type[
     assert proved >= over_time or cell is ColumnMaxima
 
 
+@pytest.mark.usefixtures("compiled_as_by_users")
 @CELLS
 def test_its_sums_are_the_same_for_any_number_of_threads(cell: type[Cell]) -> None:
     kernel, rng = api.compile(cell), np.random.default_rng(3)

@@ -61,7 +61,7 @@ def is_linear(counts: list[int]) -> bool:
 @every_round
 def test_statements_text_and_c_of_a_loop_grow_as_its_rounds(name: str) -> None:
     statements, characters, c = [], [], []
-    for count in (8, 16, 32):
+    for count in (5, 10, 20):
         cell = looped(name, count)
         programs = programs_of(cell).functions
         statements.append(sum(len(program.statements) for program in programs))

@@ -114,7 +114,6 @@ class Spelled(Cell):
     h = tanh(h_prev * row + sigmoid(int_) * max(int_) * tanh(int_ + x))
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("made", [Spelled, tangent(Spelled)], ids=["cell", "tangent"])
 def test_names_in_c_beside_sums_along_units(made: type[Cell]) -> None:
     report = check(made)

@@ -268,7 +268,6 @@ PROVED_AT_LENGTH = (
 """A kernel takes some ten seconds to compile; every equation is checked above without one."""
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize(
     "cell",
     [*PROVED, *(pytest.param(cell, marks=pytest.mark.slow) for cell in PROVED_AT_LENGTH)],

@@ -135,7 +135,6 @@ class ByWeight(Cell):
     outputs = m, s
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("cell", [Attention, InHeads, Along, Flat, FlatSquare, ByWeight])
 def test_its_kernels_agree_with_the_equations_and_with_complex_steps(cell: type[Cell]) -> None:
     report = check.check(cell)

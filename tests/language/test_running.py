@@ -113,7 +113,6 @@ def test_a_logarithm_of_sums_neither_overflows_nor_loses_what_is_infinite() -> N
 # --- kernels --------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("cell", [RunningUnits, RunningHeads, tangent_cell(RunningUnits)])
 def test_kernels_agree_with_the_equations_and_with_complex_steps(cell: type[Cell]) -> None:
     report = check.check(cell)
@@ -124,7 +123,6 @@ def test_kernels_agree_with_the_equations_and_with_complex_steps(cell: type[Cell
     assert proved >= {"C float32 sequence_forward", "C sequence_backward with options"}
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 def test_a_kernel_has_the_meaning_of_infinity_nan_and_ties() -> None:
     class Bare(Cell):
         x, h_prev, v = Input(H), State(H), Bias(H)

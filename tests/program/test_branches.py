@@ -194,6 +194,7 @@ def all_functions() -> type[Cell]:
     return cast("type[Cell]", types.new_class("AllBranches", (Cell,), {}, body))
 
 
+@pytest.mark.usefixtures("compiled_as_by_users")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_c_adds_nothing_for_a_branch_that_is_not_taken(dtype: str) -> None:
     cell = all_functions()

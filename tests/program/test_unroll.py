@@ -129,7 +129,6 @@ def test_no_function_returns_a_gradient_twice(cell):
         assert len(set(program.results)) == len(program.results)
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 @each
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_gradient_agrees_with_the_complex_step(cell, threads):
@@ -172,7 +171,6 @@ class RowWeight(Cell):
     h = tanh(x @ w) * g + h_prev * g * sigmoid(v)
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("cell", [TakenNames, RowWeight])
 def test_gradients_have_the_names_and_shapes_of_their_parameters(cell):
     backward = cellgen.compile(cell).sequence_backward.function

@@ -70,7 +70,6 @@ def test_every_shipped_cell_is_proved_without_a_gap(cell: type[Cell]) -> None:
             assert row(report, f"C {dtype} {program.function}").ok
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("cell", AWKWARD, ids=lambda cell: cell.definition.name)
 def test_cells_of_ones_own_are_proved_but_for_what_is_not_there(cell: type[Cell]) -> None:
     report = check.check(cell)

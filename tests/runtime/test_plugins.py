@@ -72,7 +72,6 @@ def command(*words: str, folder: Path, code: int = 0) -> subprocess.CompletedPro
 # --- the example, installed ----------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 def test_a_package_brings_a_cell_a_target_and_a_dialect(extras: Path) -> None:
     printed = in_process(
         """

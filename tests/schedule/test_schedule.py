@@ -146,9 +146,8 @@ def test_wholes_that_are_read_in_the_phase_in_which_their_parts_are_formed() -> 
     schedule_of(Whole)
 
 
-def test_a_level_of_more_products_than_a_tile_has_slots_is_computed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("hardly_optimised")
+def test_a_level_of_more_products_than_a_tile_has_slots_is_computed() -> None:
     """Nine and more on one operand: panels of eight slots and of what is left."""
 
     def body(own: dict[str, object]) -> None:
@@ -163,6 +162,5 @@ def test_a_level_of_more_products_than_a_tile_has_slots_is_computed(
     wide = types.new_class("Wide", (Cell,), {}, body)
     (group,) = [s for s in sequence_of(wide).forward.stages if isinstance(s, Group)]
     assert [[len(run) for run in term.runs] for term in group.terms] == [[8, 8, 1], [8, 8, 1]]
-    monkeypatch.setenv("CELLGEN_CFLAGS", "-O0")
     report = check(wide)
     assert report.ok, str(report)

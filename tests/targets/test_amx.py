@@ -243,7 +243,7 @@ def test_emulated_calls_have_the_same_bits_for_any_threads_chunks_and_checkpoint
         whole[sizes] = {d for threads in (1, 2, 3) for d in calls(kernel, sizes, threads, **how)}
         assert len(whole[sizes]) == 1, sizes
     if has_amx():
-        own = built(monkeypatch, name, "-O1")
+        own = cellgen.load(name)
         for sizes, digests in whole.items():
             assert set(calls(own, sizes, 2, **how)) == digests, sizes
 
@@ -336,7 +336,7 @@ def test_weights_in_int8_have_the_bits_of_rows_in_fixed_point(
     assert found[""][::2] == found[""][1::2]
     if has_amx():
         monkeypatch.delenv(VARIABLE)
-        kernel = built(monkeypatch, "lstm", "-O1")
+        kernel = cellgen.load("lstm")
         for of, expected in zip(sizes, found[""][::2], strict=True):
             run = kernel.sequence_forward(**drawn("lstm", *of), products=INT8)
             assert digest(run._asdict()) == expected, of

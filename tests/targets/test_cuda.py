@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -49,6 +50,7 @@ from cellgen.cells import (
     SHIPPED,
     Elman,
     GRUResetBefore,
+    LayerNormGRU,
     LayerNormLSTM,
     MinGRU,
     SLSTMHeads,
@@ -129,6 +131,22 @@ def emulated(cell: type[Cell]) -> CudaKernel:
     kernel = api.compile_cuda(cell, emulated=True)
     kernel.build()
     return kernel
+
+
+def in_elements(kernel: CudaKernel, *elements: str) -> CudaKernel:
+    """The kernel compiled for some element types: each takes a compiler as long as the headers."""
+    own = f"{kernel.name}.cu"
+    files = tuple(
+        (name, cuda_budgets.only(text, elements) if name == own else text)
+        for name, text in kernel.sources.files
+    )
+    return CudaKernel(kernel.interface, replace(kernel.sources, files=files), emulated=True)
+
+
+@cache
+def emulated_in(cell: type[Cell], *elements: str) -> CudaKernel:
+    """A cell of which tests run no other element types."""
+    return in_elements(api.compile_cuda(cell, emulated=True), *elements)
 
 
 PLAIN = ("tier", "graph", *(o.name for o in TABLE if o.kind != BY_ROW or not o.on_device))
@@ -350,6 +368,7 @@ def test_lower_precisions_agree_with_float64(cell: type[Cell]) -> None:
             assert error < TOLERANCE[dtype], (dtype, name)
 
 
+@pytest.mark.slow
 @with_cxx
 @pytest.mark.parametrize("tier", ["steps", "whole"])
 def test_a_sum_that_float16_has_is_right_where_its_terms_are_beyond_it(tier: str) -> None:
@@ -733,7 +752,7 @@ class Divided(Cell):
 
 @with_cxx
 def test_a_gradient_divided_by_an_output_is_finite_where_steps_do_not_count() -> None:
-    kernel, shape = emulated(Divided), (5, 4, 5, 7)
+    kernel, shape = emulated_in(Divided, "f64"), (5, 4, 5, 7)
     errors = gradient_errors(
         OnHost(kernel),
         Divided.definition,
@@ -756,7 +775,7 @@ class Unread(Cell):
 
 @with_cxx
 def test_gradients_of_states_that_no_gradient_reads_are_right_under_a_mask() -> None:
-    kernel, shape = emulated(Unread), (6, 3, 2, 9)
+    kernel, shape = emulated_in(Unread, "f64"), (6, 3, 2, 9)
     rng = np.random.default_rng(1)
     mask, reset = rng.random((6, 3)) < 0.6, rng.random((6, 3)) < 0.3
     for options in (Options(mask=mask), Options(mask=mask, reset=reset, reverse=True)):
@@ -1085,7 +1104,7 @@ FAULTS = (
 )
 def test_a_swapped_index_is_noticed(file: str, right: str, wrong: str) -> None:
     good, bad = planted(Elman, file, right, wrong)
-    shape = (4, 9, 20, 18)
+    bad, shape = in_elements(bad, "f64"), (4, 9, 20, 18)
     expected, found = (run(Elman, kernel, shape, "float64") for kernel in (good, bad))
     assert any(relative(found[name], expected[name]) > 1e-3 for name in expected) or any(
         np.isnan(array).any() for array in found.values()
@@ -1125,7 +1144,7 @@ FRAGMENT_FAULTS = (
 def test_a_swapped_fragment_is_noticed(right: str, wrong: str, dtype: str) -> None:
     """Far beyond what rounding does: results agree to TOLERANCE with the right fragments."""
     good, bad = planted(Elman, "cellgen_cuda_blocks.cuh", right, wrong)
-    shape = (3, 9, 4, 21)
+    bad, shape = in_elements(bad, "bf16", "f16"), (3, 9, 4, 21)
     exact = run(Elman, good, shape, "float64")
     found = run(Elman, bad, shape, dtype, "fragments")
     assert any(
@@ -1453,7 +1472,7 @@ def test_every_cell_compiles_without_a_warning_or_spill_and_with_the_registers_c
 @pytest.mark.parametrize(
     ("cell", "elements"),
     [
-        pytest.param(LSTM, ("f32", "bf16"), id="lstm in two element types"),
+        pytest.param(Elman, ("f32", "bf16"), id="elman in two element types"),
         *(
             pytest.param(
                 c, ("f32", "f64", "bf16", "f16"), id=c.definition.name, marks=pytest.mark.slow
@@ -1466,7 +1485,7 @@ def test_host_code_compiles_without_a_warning(
     cell: type[Cell], elements: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Kernels keep to their registers too. Products of float32 are by threads, those of bfloat16 by
-    matrix units: LSTM is compiled for these two each time."""
+    matrix units: one cell is compiled for these two each time."""
     source = cuda_budgets.only(generate(cell).text(".cu"), elements)
     entries = cuda_budgets.compiled(tmp_path, {cell.definition.name: source}, whole=True)
     cuda_budgets.require_budgets(entries, source)
@@ -1973,7 +1992,7 @@ def test_explain_weighs_the_tiers_for_a_shape_on_a_device() -> None:
 @with_cxx
 def test_what_explain_says_is_what_runs() -> None:
     """The launches that it counts are those of a call; afterwards the emulation runs again."""
-    for cell, sizes in ((SLSTMHeads, "TBIKD"), (MinGRU, "TBIH"), (LayerNormLSTM, "TBIH")):
+    for cell, sizes in ((SLSTMHeads, "TBIKD"), (MinGRU, "TBIH"), (LayerNormGRU, "TBIH")):
         kernel = emulated(cell)
         lengths = dict(zip(sizes, (3, 4, 5, 2, 6), strict=False))
         told = choices(kernel, lengths, "float32", DEVICES["h200"])
@@ -2019,8 +2038,12 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 @with_cxx
 @pytest.mark.parametrize(
     ("cell", "expected"),
-    [(GRU, [2, 2]), (LSTM, [2, 2]), (RAN, [2, 2]), (LRU, [4, 5])],
-    ids=["gru", "lstm", "ran", "lru"],
+    [
+        pytest.param(GRU, [2, 2], id="gru", marks=pytest.mark.slow),
+        pytest.param(LSTM, [2, 2], id="lstm"),
+        pytest.param(RAN, [2, 2], id="ran", marks=pytest.mark.slow),
+        pytest.param(LRU, [4, 5], id="lru"),
+    ],
 )
 def test_a_step_has_few_launches(cell: type[Cell], expected: list[int]) -> None:
     """A product for all gates and a loop, forward and backward; LRU has no product of its input."""
@@ -2167,7 +2190,7 @@ def test_cells_of_finished_products_are_what_is_left_of_a_layer(
         for n, a in given.items()
         if n.startswith("w_")
     }
-    kernel = api.compile_cuda(rest, emulated=True)
+    kernel = in_elements(api.compile_cuda(rest, emulated=True), "f64")
     taken = {a.name for a in kernel.sequence_forward.function.arguments}
     call = {n: a for n, a in {**given, **products}.items() if n in taken}
     found = OnHost(kernel).sequence_forward(**call).h

@@ -26,11 +26,9 @@ FEW = 3
 """Of inputs, states, statics and weights each, so that the kernel compiles in half a minute."""
 
 
-def test_a_cell_of_all_names_that_generated_code_needs_is_proved(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("hardly_optimised")
+def test_a_cell_of_all_names_that_generated_code_needs_is_proved() -> None:
     """Steps, gradients, sequences and their options, by the author's names; a class ``Cellgen``."""
-    monkeypatch.setenv("CELLGEN_CFLAGS", "-O0")
     cell = cell_of_names(0, FEW)
     names = {str(v) for v in (*cell.definition.declared, *cell.definition.aliases)}
     names |= {str(equation.target) for equation in cell.definition.equations}

@@ -28,7 +28,6 @@ SEEDS = [
 ]
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_drawn_cells_with_matrices_agree_with_the_equations(seed: int) -> None:
     """Step and sequence against the interpreter, every gradient against the complex step."""

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_without_a_device_a_tiny_part_runs_and_the_rest_is_said(tmp_path: Path) -> None:
     saved = tmp_path / "forms.json"
     command = [sys.executable, "benchmarks/device_forms.py", "--cpu", "--save", str(saved)]

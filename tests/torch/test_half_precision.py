@@ -78,7 +78,9 @@ def test_no_array_is_further_off_than_torch_in_bfloat16(cell: str) -> None:
 DRAWS = 12
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(
+    "cell", [pytest.param(cell, marks=[pytest.mark.slow] * (cell == "lstm")) for cell in CELLS]
+)
 def test_arrays_of_16_bits_are_nearer_than_those_of_torch(cell: str) -> None:
     """In the root of the mean square in every draw, in the largest error in the mean of some."""
     largest: dict[str, list[tuple[float, float]]] = {}

@@ -126,7 +126,6 @@ def test_a_form_gives_what_steps_give(name: str, case: str) -> None:
     assert farthest(gradients(found, tensors), gradients(expected, tensors)) <= BAR
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("own", OWN, ids=lambda cell: cell.definition.name)
 def test_a_cell_of_ones_own_does(own: type[Cell]) -> None:
     cell = formed(own)

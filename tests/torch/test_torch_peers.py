@@ -50,7 +50,6 @@ def near(value: torch.Tensor, reference: np.ndarray, what: str) -> None:
     assert apart <= BAR * max(np.abs(reference).max(), 1e-3), (what, apart)
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("case", CASES)
 def test_results_and_gradients_are_those_of_the_peers_reference(case: str) -> None:
     groups, meta = recorded(case)

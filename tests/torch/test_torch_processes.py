@@ -134,7 +134,7 @@ class Rows(torch.utils.data.Dataset):
             return self.layer(data()[:, number])
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_of_a_loader_run_a_layer_that_their_parent_has_run(context: str) -> None:
     layer = model()
     wanted = layer(data()).transpose(0, 1)

@@ -272,8 +272,8 @@ class WithLengths(torch.nn.Module):
     ("cell", "options"),
     [
         ("mgu", {"num_layers": 2, "bidirectional": True, "batch_first": True}),
-        ("lstm", {}),
-        ("gla", {"N": 2, "K": 3, "D": 2}),
+        pytest.param("lstm", {}, marks=pytest.mark.slow),
+        pytest.param("gla", {"N": 2, "K": 3, "D": 2}, marks=pytest.mark.slow),
         (Leaky, {"leak": 0.25}),
     ],
     ids=["mgu", "lstm", "gla", "own"],

@@ -36,7 +36,7 @@ MEMORIES = [
 BLOCKS = {"": {"BT": 16, "BK": 16, "BV": 16}}
 CUTS = ((5, 1, 2), (7, 2, 2), (9, 3, 4))
 """Steps, segments beside each other, steps loaded ahead: no multiples of each other."""
-QUICK = ("min_gru", "rwkv4")
+QUICK = ("min_gru",)
 quick_first = pytest.mark.parametrize(
     "definition",
     [pytest.param(d, id=d.name, marks=[] if d.name in QUICK else pytest.mark.slow) for d in SCANS],

@@ -581,7 +581,7 @@ def values() -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("examples", [100, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [40, pytest.param(3000, marks=pytest.mark.slow)])
 def test_what_is_drawn_at_two_arguments_gives_a_result_or_an_error_of_cellgen(
     group: str, examples: int
 ) -> None:

@@ -168,7 +168,6 @@ def test_every_gradient_agrees_with_the_complex_step(cell, options):
         assert abs(np.sum(terms) - np.imag(loss) / STEP) <= TOLERANCE * size, name
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("cell", AWKWARD, ids=lambda cell: cell.definition.name)
 def test_awkward_cells_agree_with_the_equations_with_all_options(cell):
     kernel, rng = cellgen.compile(cell), np.random.default_rng(4)
@@ -657,7 +656,6 @@ class ConstantDecoder(Cell):
     h = tanh(x @ w + h_prev @ u + ctx @ v)
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("options", [{}, {"lengths": LENGTHS}, {"bp_lim": 3}, {"window": 2}])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_context_is_an_input_that_is_the_same_at_every_step(options, threads):
@@ -686,7 +684,6 @@ def relative_to_largest(found, expected):
     return np.max(np.abs(found - expected)) / np.max(np.abs(expected))
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 def test_a_context_without_steps_or_rows_has_a_gradient_of_zeros():
     kernel = cellgen.compile(ConstantDecoder)
     for steps, rows in ((0, 3), (2, 0)):
@@ -699,7 +696,6 @@ def test_a_context_without_steps_or_rows_has_a_gradient_of_zeros():
         assert np.array_equal(found.d_ctx, np.zeros((rows, 2)))
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 def test_an_input_that_is_the_same_at_every_step_is_not_copied():
     kernel = cellgen.compile(Decoder)
     arguments = draw(kernel.sequence_forward.function, 0, sizes={**SIZES, "C": 5})
@@ -727,7 +723,6 @@ class Narrow(Cell):
     h = tanh(x @ w @ u + h_prev)
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 def test_weights_of_a_dimension_named_like_the_rows_are_packed():
     kernel = cellgen.compile(Narrow)
     arguments = draw(kernel.sequence_forward.function, 0, sizes={**SIZES, "Bottleneck": 2})

@@ -169,13 +169,11 @@ class Shared(Cell):
     h = tanh(x @ w + h_prev @ w)
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("cell", [Learned, Shared], ids=lambda cell: cell.__name__)
 def test_numbers_heads_contexts_and_shared_weights(cell: type[Cell]) -> None:
     holds(Run(cellgen.compile(cell)))
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 def test_the_tangent_of_a_cell_has_them_too() -> None:
     holds(Run(cellgen.compile(cellgen.tangent(cellgen.cells.Elman))))
 

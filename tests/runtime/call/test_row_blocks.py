@@ -121,7 +121,6 @@ def test_a_batch_is_the_sum_of_its_row_blocks(cell, case, dtype):
         np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("cell", AWKWARD, ids=lambda cell: cell.definition.name)
 def test_row_blocks_of_awkward_cells_have_the_bits_of_one_thread_with_all_options(cell):
     """Alone, shared by three threads by rows, and by units where the cell allows it."""
@@ -174,6 +173,7 @@ class Divided(Cell):
     outputs = h, v, n
 
 
+@pytest.mark.usefixtures("compiled_as_by_users")
 @pytest.mark.parametrize("steps", [1, 20])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_sums_over_units_beside_a_division_have_the_same_bits_for_any_threads(steps, dtype):

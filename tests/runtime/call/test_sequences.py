@@ -549,7 +549,6 @@ class NormalisedWeights(Cell):
     h = tanh(c_bar) * sigmoid(f_bar) + sigmoid(g) * (h_prev @ b) + h_prev @ v
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 def test_work_on_weights_alone_is_done_once_a_sequence():
     schedule = sequence_of(NormalisedWeights)
     assert schedule.prologue
@@ -597,8 +596,14 @@ def test_heads_run_side_by_side_with_equal_results_for_any_number_of_threads(siz
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86-64")
 @pytest.mark.parametrize("optimised", ["-O1", pytest.param("-O3", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("march", ["x86-64", "haswell"])
-@pytest.mark.parametrize("cell", [LSTM, GRUResetBefore], ids=["lstm", "gru_reset_before"])
+@pytest.mark.parametrize("march", ["x86-64", pytest.param("haswell", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        pytest.param(LSTM, id="lstm"),
+        pytest.param(GRUResetBefore, id="gru_reset_before", marks=pytest.mark.slow),
+    ],
+)
 def test_other_instruction_sets_compute_the_same(cell, march, optimised, monkeypatch):
     """SSE2 without fma, and AVX2 with it; what differs is the rounding of sums of some 40 terms
     over five steps: 1e-6 and 3e-15 at most."""
@@ -630,6 +635,7 @@ def assembly_for_avx2(source: Path) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86-64")
 @pytest.mark.parametrize(
     ("cell", "stage", "functions"), [("lstm", 1, 5), ("layer_norm_lstm", 6, 4)]
@@ -807,7 +813,14 @@ the k for all lines, which then are too many."""
 
 
 @pytest.mark.skipif("AVX-512F" not in instruction_set(compiler()), reason="tiles of four rows")
-@pytest.mark.parametrize("cell", [LSTM, GRUResetBefore, LayerNormLSTM], ids=str)
+@pytest.mark.parametrize(
+    "cell",
+    [
+        LSTM,
+        *(pytest.param(cell, marks=pytest.mark.slow) for cell in (GRUResetBefore, LayerNormLSTM)),
+    ],
+    ids=str,
+)
 def test_steps_fetch_the_lines_that_the_next_one_needs(cell, monkeypatch):
     """Of inputs, states and saved values those after the first step, and none of the first; also
     where lengths say which are valid, and of tiles of 4 and 3 rows the first lines that come."""
@@ -862,6 +875,7 @@ def test_reverse_steps_fetch_the_lines_that_the_next_one_reads(cell, monkeypatch
                     assert not lines_of_steps(array, *begin) & lines, name
 
 
+@pytest.mark.slow
 def test_no_cell_that_ships_has_more_than_can_be_fetched() -> None:
     """What is beyond ``CELLGEN_PREFETCH_ARRAYS`` arrays would be left out without a word."""
     header = (include_folder() / "cellgen_gemm.h").read_text()

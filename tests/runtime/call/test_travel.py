@@ -42,14 +42,14 @@ sys.stdout.buffer.write(pickle.dumps(function(**arguments)))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quick() -> Iterator[None]:
+def compiled_as_where_it_arrives() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CELLGEN_CFLAGS", "-O1")  # with the time driver that other tests have
+        patch.setattr("tests.conftest.OWN_FLAGS", ())
         yield
 
 
 @pytest.fixture(scope="module")
-def own(quick: None) -> Kernel:
+def own(compiled_as_where_it_arrives: None) -> Kernel:
     class Travelling(Cell):
         x, h_prev = Input(I), State(H)
         w, u, b = Weight(I, H), Weight(H, H), Bias(H)
