@@ -20,10 +20,14 @@ from tests.cover import Traits, operators_of
 
 COVERING = (
     *("elman_relu", "layer_norm_gru", "slstm_heads", "lru", "lif", "stated", "contexts"),
-    *("running_units", "matrix_heads", "along", "by_weight"),
+    *("running_units", "matrix_heads", "along"),
 )
 """Cells that are compiled for the emulation each time, by name; the others with the slow tests.
 They are the ``cover`` of the established ones and those of the tests, which a test computes."""
+
+BESIDE = ("by_weight",)
+"""Compiled each time as well: a matrix of each row by a weight, for which the runtime has no name
+of its own."""
 
 FEATURES: Mapping[str, Callable[[Definition], bool]] = {
     "several states": lambda cell: len(cell.states) > 1,
@@ -57,7 +61,7 @@ def beside_states(definition: Definition) -> list[Value]:
 
 def is_covering(cell: type[Cell]) -> bool:
     """Whether a cell runs each time."""
-    return cell.definition.name in COVERING
+    return cell.definition.name in (*COVERING, *BESIDE)
 
 
 def used(cell: type[Cell]) -> Traits:
