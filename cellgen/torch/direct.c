@@ -153,7 +153,7 @@ static int take_given(Run *run, Object const *theta, intptr_t given, int may_lea
         return -1;
     const int count = take_handles(run, theta, given, run->theta, may_learn);
     for (int k = 0; k < count; ++k) {
-        const cellgen_value *value = run->cell->shape[k];
+        const cellgen_value *value = run->cell->of_theta[k].value;
         if (run->theta[k] == NULL && (value == NULL || value->role != CELLGEN_ROLE_STATE))
             fail(run, "cellgen: a tensor is missing");
     }
@@ -379,7 +379,8 @@ static int are_there(const Run *run, Tensor *tensors, int kept)
 {
     const int theta = run->cell->theta, last = theta + kept - 1;
     for (int k = 0; k <= last; ++k) {
-        const int is_state = k < theta && run->cell->shape[k] != NULL && run->cell->shape[k]->role == CELLGEN_ROLE_STATE;
+        const cellgen_value *value = k < theta ? run->cell->of_theta[k].value : NULL;
+        const int is_state = value != NULL && value->role == CELLGEN_ROLE_STATE;
         const int is_result = k >= theta && k < last && run->is_in_one; /* take_kept looks for those that are read */
         if (tensors[k] == NULL && !(is_state && run->is_layer) && !is_result)
             return 0;

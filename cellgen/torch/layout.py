@@ -190,20 +190,6 @@ class Layout(frameworks.TensorLayout):
         )
 
 
-def may_lack_memory(tensors: Sequence[Tensor]) -> bool:
-    """Whether a tensor's storage may end before its entries do: ``check_memory`` says which."""
-    try:
-        held = [
-            t.untyped_storage().nbytes() >= t.nbytes + t.storage_offset() * t.itemsize
-            if t.is_contiguous()
-            else not accept.lacking(t)
-            for t in tensors
-        ]
-    except (NotImplementedError, RuntimeError):  # one has no memory of its own
-        return True
-    return not all(held)
-
-
 def has_dense_units(tensor: Tensor) -> bool:
     """Whether the units of a tensor (T, B, ...) lie side by side, whatever lies between rows."""
     dense = 1

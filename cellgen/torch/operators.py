@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cellgen.accept import lacking
 from cellgen.frameworks.shown import names_over_time, showing
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.saved import TABLES
@@ -23,7 +24,7 @@ from cellgen.torch import native
 from cellgen.torch.derivatives import Call, backward, second
 from cellgen.torch.devices import PLACES
 from cellgen.torch.errors import TensorError
-from cellgen.torch.layout import Layout, may_lack_memory
+from cellgen.torch.layout import Layout
 from cellgen.torch.registry import Known, find
 from cellgen.torch.run import TensorPlan
 from cellgen.torch.schemas import BACKWARD, FORWARD, NAMES, OF_STEPS
@@ -45,7 +46,7 @@ def _forward(
         layout.check_steps(sizes, theta[0], *tables)
         plan = known.runner_on(theta[0].device).plan_forward(theta, of_call, save=save)
         known.plans.keep(kind, plan)
-    if may_lack_memory(theta):
+    if any(map(lacking, theta)):
         layout.check_memory(_by_name(plan.theta, theta))
     if options[1]:
         tables = spread(options[0], options[1], 3)
@@ -74,7 +75,7 @@ def _backward(
         plan = known.runner_on(theta[0].device).plan_backward(theta, of_call, wanted)
         known.plans.keep(kind, plan)
     layout, every = known.layout, spread(upstream, present, len(plan.upstream))
-    if may_lack_memory((*theta, *kept, *upstream)):
+    if any(map(lacking, (*theta, *kept, *upstream))):
         layout.check_memory(_by_name(plan.theta, theta))
         layout.check_memory({f"what is kept, {place}": one for place, one in enumerate(kept)})
         layout.check_memory(_by_name(plan.upstream, every))

@@ -130,7 +130,7 @@ static void fill(Run *run, int saves)
         case KEPT:
             if (is_kept_in_one(run, member)) {
                 word = run->kept_at + run->kept_offset[member->number];
-                run->stored[m] = (unsigned char)(has_steps(run, value) ? kind_of(run, member) : CELLGEN_STORED_REAL);
+                run->stored[m] = (unsigned char)kind_of(run, member);
             } else {
                 tensor = run->say.checkpoint ? NULL : run->kept[member->number];
             }
@@ -141,8 +141,7 @@ static void fill(Run *run, int saves)
         }
         if (tensor != NULL) {
             word = value->role == CELLGEN_ROLE_SCALAR ? scalar_word(run, tensor) : address(run, tensor, member);
-            const int is_narrow = has_steps(run, value) || is_raw(run, member);
-            run->stored[m] = (unsigned char)(is_narrow ? kind_of(run, member) : CELLGEN_STORED_REAL);
+            run->stored[m] = (unsigned char)kind_of(run, member);
         } else if (member->source == THETA && value->role == CELLGEN_ROLE_STATE) {
             word = make_state(run, value);
         }
@@ -213,8 +212,7 @@ static Again *fill_again(Run *run, const cellgen_options *options)
         else if (is_theta)
             word = member->value->role == CELLGEN_ROLE_SCALAR ? scalar_word(run, tensor)
                                                               : address(run, tensor, member);
-        const int is_narrow = is_theta && (has_steps(run, member->value) || is_raw(run, member));
-        again->stored[m] = (unsigned char)(is_narrow ? run->narrow : CELLGEN_STORED_REAL);
+        again->stored[m] = (unsigned char)(is_theta ? kind_of(run, member) : CELLGEN_STORED_REAL);
         if ((member->value->flags & CELLGEN_VALUE_OVER_TIME) && run->spans == before)
             dense_span(run, member->value);
         again->word[m] = word;
@@ -326,7 +324,6 @@ static void compute(Run *run, int64_t given, void *const *table, int saves)
         run->say.checkpoint = 0;
     if (!is_forward)
         run->say.last_only = 0;
-    run->say.products = run->in_bf16;
     cellgen_set_numbers(&options, &run->say);
     options.partial |= run->is_step && !saves;
     options.lengths = table[0], options.mask = table[1], options.reset = table[2];
@@ -361,7 +358,7 @@ static void start(Run *run)
 {
     run->kept_at = NULL;
     run->cell = NULL, run->function = NULL, run->fault = NULL;
-    run->owns = run->spans = run->is_apart = run->is_double = run->narrow = run->in_bf16 = run->checkpoints = 0;
+    run->owns = run->spans = run->is_apart = run->is_double = run->narrow = run->checkpoints = 0;
     run->skips = run->is_layer = run->is_step = run->is_in_one = 0;
     run->say = CG_USUAL, run->say.products = -1;
     run->strides = run->own_strides;

@@ -55,6 +55,7 @@ enum source { THETA, SCALAR, KEPT, UPSTREAM, RESULT };
 typedef struct {
     const cellgen_value *value;
     int source, number;
+    int trait; /* cg_trait */
 } Member;
 
 typedef struct {
@@ -71,11 +72,9 @@ typedef struct Cell {
     const cellgen_cell *cell;
     int theta, scalars, outputs, saved, upstream;
     int64_t steps; /* the number of the dimension T */
-    const cellgen_value **shape; /* of theta; NULL where no function reads one */
+    Member *of_theta; /* without a value where no function reads one */
     const cellgen_value **held; /* what checkpoints hold: first what they always do */
     int64_t always, most;
-    int *is_gate; /* of outputs and saved arrays: 16 bits of it are float16 */
-    int *is_operand; /* of theta: a weight that products alone read */
     int *output_of; /* for each upstream gradient the number of its output */
     Function forward, backward;
 } Cell;
@@ -97,7 +96,6 @@ typedef struct {
     int32_t dtype;
     int is_double, is_apart;
     int narrow;                      /* cellgen_stored: of tensors of 16 bits */
-    int in_bf16;                     /* products */
     unsigned char stored[MOST];      /* of each member */
     unsigned char is_wide[MOST];     /* of each result: float32 yet, to be rounded */
     Tensor theta[MOST], kept[MOST], upstream[MOST], table[TABLES], result[MOST];

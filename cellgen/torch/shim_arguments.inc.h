@@ -61,8 +61,7 @@ static int take_dtype(Run *run)
     run->narrow = run->dtype == aoti_torch_dtype_bfloat16()  ? CELLGEN_STORED_BF16
                   : run->dtype == aoti_torch_dtype_float16() ? CELLGEN_STORED_F16
                                                              : CELLGEN_STORED_REAL;
-    run->in_bf16 = run->say.products == CELLGEN_PRODUCTS_BF16 ||
-                   (run->say.products < 0 && run->narrow == CELLGEN_STORED_BF16);
+    run->say.products = cg_products_of(run->say.products, run->narrow);
     return run->is_double || run->narrow || run->dtype == aoti_torch_dtype_float32();
 }
 
@@ -72,9 +71,9 @@ static void widen_theta(Run *run)
     for (int k = 0; k < run->cell->theta && run->fault == NULL; ++k) {
         int64_t rank = 0, *sizes = NULL;
         int32_t dtype = -1, device = -1;
-        const cellgen_value *value = run->cell->shape[k];
-        const Member member = {value, THETA, k};
-        if (value == NULL || value->flags & CELLGEN_VALUE_OVER_TIME || is_raw(run, &member) || run->theta[k] == NULL)
+        const Member *member = &run->cell->of_theta[k];
+        const cellgen_value *value = member->value;
+        if (value == NULL || kind_of(run, member) || run->theta[k] == NULL)
             continue;
         aoti_torch_get_dtype(run->theta[k], &dtype), aoti_torch_get_device_type(run->theta[k], &device);
         if (dtype != run->dtype || device != aoti_torch_device_type_cpu()) {
@@ -107,7 +106,7 @@ static void look_at_theta(Run *run, int count)
     }
     int64_t views = 0;
     for (int k = 0; k < count; ++k) {
-        const cellgen_value *value = cell->shape[k];
+        const cellgen_value *value = cell->of_theta[k].value;
         int64_t rank = 0, *sizes = NULL;
         if (run->theta[k] == NULL || value == NULL)
             continue;

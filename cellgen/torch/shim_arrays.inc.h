@@ -141,18 +141,10 @@ static int has_steps(const Run *run, const cellgen_value *value)
     return cg_has_steps(value, &whole, run->cell->steps);
 }
 
-/* Whether a tensor is a weight that products in bfloat16 read as it is. */
-static int is_raw(const Run *run, const Member *member)
-{
-    return member->source == THETA && run->narrow == CELLGEN_STORED_BF16 && run->in_bf16 &&
-           run->cell->is_operand[member->number];
-}
-
-/* What the 16 bits of an array hold that is not widened (cellgen_stored). */
+/* What a kernel finds in the tensor of a member (cellgen_stored). */
 static int kind_of(const Run *run, const Member *member)
 {
-    const int is_kept = member->source == KEPT || (member->source == RESULT && run->function == &run->cell->forward);
-    return run->narrow && is_kept && run->cell->is_gate[member->number] ? CELLGEN_STORED_F16 : run->narrow;
+    return cg_held(member->value, &whole, run->cell->steps, member->trait, run->narrow, run->say.products);
 }
 
 /* Whether the tensor of a member has a first axis of one layer: states, those after the last step, gradients of both. */
@@ -168,12 +160,10 @@ static int has_layer(const Run *run, const Member *member)
 /* The type of a tensor that stands for a member. */
 static int32_t dtype_of(const Run *run, const Member *member)
 {
-    const cellgen_value *value = member->value;
-    if (!run->narrow)
-        return run->dtype;
-    if (has_steps(run, value) || is_raw(run, member))
-        return kind_of(run, member) == CELLGEN_STORED_F16 ? aoti_torch_dtype_float16() : run->dtype;
-    return member->source == THETA || value->flags & CELLGEN_VALUE_SAVED ? aoti_torch_dtype_float32() : run->dtype;
+    const int kind = kind_of(run, member), is_saved = (member->value->flags & CELLGEN_VALUE_SAVED) != 0;
+    if (run->narrow && !kind)
+        return member->source == THETA || is_saved ? aoti_torch_dtype_float32() : run->dtype;
+    return kind == CELLGEN_STORED_F16 ? aoti_torch_dtype_float16() : run->dtype;
 }
 
 /* Another tensor with the numbers of one, without gaps. */
@@ -213,7 +203,7 @@ static void *address(Run *run, Tensor tensor, const Member *member)
             fail(run, "cellgen: shapes do not agree");
             return NULL;
         }
-    const int is_widened = run->narrow && dtype == run->dtype && !has_steps(run, value) && !is_raw(run, member);
+    const int is_widened = run->narrow && dtype == run->dtype && !kind_of(run, member);
     aoti_torch_is_contiguous(tensor, &dense);
     if (!dense || is_widened) {
         aoti_torch_get_strides(tensor, &strides);

@@ -10,7 +10,7 @@ static int place(const char *name, const char *const *names, int count)
 
 static int describe(Function *function, const Cell *cell, const char *name, const char *const *theta,
                     const char *const *scalars, const char *const *kept, const char *const *upstream,
-                    const char *const *results, int count)
+                    const char *const *results, int count, const int64_t *gates, const int64_t *operands)
 {
     const cellgen_cell *of = cell->cell;
     int64_t number = 0;
@@ -45,8 +45,10 @@ static int describe(Function *function, const Cell *cell, const char *name, cons
         }
         if (member->number < 0 || (!first && kept == NULL && member->number != m - signature->arguments))
             return 3; /* bits of outputs are by numbers of the descriptor */
+        const int is_kept = member->source == KEPT || (member->source == RESULT && kept == NULL);
+        member->trait = is_kept && gates[member->number] ? CG_BOUNDED : 0;
         if (member->source == THETA)
-            cell->shape[member->number] = value;
+            member->trait = operands[member->number] ? CG_OPERAND : 0, cell->of_theta[member->number] = *member;
     }
     return 0;
 }
@@ -80,26 +82,15 @@ int cellgen_torch_add(const char *text, const cellgen_cell *of, const int64_t *c
     cell->cell = of, cell->text = strdup(text);
     cell->theta = (int)counts[0], cell->scalars = (int)counts[1], cell->outputs = (int)counts[2];
     cell->saved = (int)counts[3], cell->upstream = (int)counts[4], cell->steps = cg_dim_named(of, "T");
-    cell->shape = calloc((size_t)cell->theta + 1, sizeof *cell->shape);
-    if (cell->text == NULL || cell->shape == NULL || cell->theta > MOST)
+    cell->of_theta = calloc((size_t)cell->theta + 1, sizeof *cell->of_theta);
+    if (cell->text == NULL || cell->of_theta == NULL || cell->theta > MOST)
         return 2;
     const int all = cell->outputs + cell->saved;
-    int code = describe(&cell->forward, cell, "sequence_forward", theta, scalars, NULL, NULL, kept, all);
+    int code = describe(&cell->forward, cell, "sequence_forward", theta, scalars, NULL, NULL, kept, all,
+                        gates, operands);
     if (!code)
         code = describe(&cell->backward, cell, "sequence_backward", theta, scalars, kept, upstream,
-                        gradients, (int)counts[5]);
-    cell->is_gate = calloc((size_t)all + 1, sizeof *cell->is_gate);
-    for (int k = 0; k < all && !code; ++k) {
-        code = cell->is_gate == NULL ? 2 : 0;
-        if (!code)
-            cell->is_gate[k] = gates[k] != 0;
-    }
-    cell->is_operand = calloc((size_t)cell->theta + 1, sizeof *cell->is_operand);
-    for (int k = 0; k < cell->theta && !code; ++k) {
-        code = cell->is_operand == NULL ? 2 : 0;
-        if (!code)
-            cell->is_operand[k] = operands[k] != 0;
-    }
+                        gradients, (int)counts[5], gates, operands);
     cell->output_of = calloc((size_t)cell->upstream + 1, sizeof *cell->output_of);
     for (int k = 0; k < cell->upstream && !code; ++k) {
         code = cell->output_of == NULL ? 2 : 0;

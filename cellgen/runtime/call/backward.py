@@ -59,14 +59,14 @@ class SequenceBackward(TimeFunction):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
-        out: Any = arguments.pop("out", None)
         saved: Any = arguments.pop("saved", None)
         threads: Any = arguments.pop("threads", None)
         bp_lim: Any = arguments.pop("bp_lim", None)
         packed: Any = arguments.pop("packed", None)
         is_cs = packed is None and bp_lim is None and self._door.make is not None
-        if is_cs and (gradients := _in_c(self, arguments, out, saved, threads)) is not None:
+        if is_cs and (gradients := _in_c(self, arguments, saved, threads)) is not None:
             return gradients
+        out: Any = arguments.pop("out", None)
         results = self._by_python(arguments, out, saved, threads, bp_lim, packed)
         self._door.open()
         return results
@@ -283,7 +283,6 @@ class SequenceBackward(TimeFunction):
 def _in_c(
     function: SequenceBackward,
     arguments: dict[str, object],
-    out: Out,
     saved: object,
     threads: int | None,
 ) -> Results | None:
@@ -296,8 +295,6 @@ def _in_c(
         whole, sizes = beside, run.sizes
     elif saved is not None:
         return None
-    if out is not None:
-        whole = {**whole, "out": out}
     results: Results | None = by_c(function, function._door, whole, threads, False, sizes)
     return results
 

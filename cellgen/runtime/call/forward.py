@@ -51,7 +51,6 @@ class SequenceForward(TimeFunction):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
-        out: Any = arguments.pop("out", None)
         save: Any = arguments.pop("save", False)
         threads: Any = arguments.pop("threads", None)
         packed: Any = arguments.pop("packed", None)
@@ -60,10 +59,10 @@ class SequenceForward(TimeFunction):
         if packed is not None:
             door, whole = self._with_packed(arguments, packed)
         if door is not None and (save is False or save is True):
-            whole = whole if out is None else {**whole, "out": out}
             results_of_c = by_c(self, door, whole, threads, save, None)
             if results_of_c is not None:
                 return self._with_saved(results_of_c, whole) if save else results_of_c
+        out: Any = arguments.pop("out", None)
         results, plan = self._by_python(arguments, out, threads, packed, save=save)
         if packed is None:
             self._door.open()

@@ -12,11 +12,13 @@ from cellgen.cells import SHIPPED
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import lengths
 from cellgen.runtime.call.checkpoints import checkpoints, kept_items
+from cellgen.runtime.call.door import BOUNDED, OPERAND
 from cellgen.runtime.call.outputs import Outputs
-from cellgen.runtime.call.signature import signature
+from cellgen.runtime.call.signature import kept_element, signature
+from cellgen.runtime.call.stored import BFLOAT16, IN_C
 from cellgen.runtime.folders import read_interface
 from cellgen.runtime.numbers import USUAL
-from cellgen.runtime.options import BACKWARD, FORWARD, Options
+from cellgen.runtime.options import BACKWARD, BF16, FORWARD, FULL, Options
 from cellgen.runtime.paths import generated_folder
 from tests.runtime.call.test_dimensions import Described
 from tests.runtime.call.test_dimensions import library as library  # a fixture
@@ -105,6 +107,29 @@ def test_c_forms_what_python_forms_backward(name: str, library: ctypes.CDLL) -> 
         numbers = {"per_row": int(per_row)}
         found = in_c(library, cell, function, numbers, sizes, saves=True, wanted=wanted)
         assert found == in_python(outputs, of_call, options, sizes, saves=True), options
+
+
+@pytest.mark.parametrize("name", [cell.definition.name for cell in SHIPPED])
+def test_c_keeps_in_16_bits_what_python_keeps(name: str, library: ctypes.CDLL) -> None:
+    cell = Described(read_interface(generated_folder() / name))
+    for number, function in enumerate(cell.interface.functions):
+        members = [*function.struct_members, *function.results]
+        traits = [a.bounded * BOUNDED + a.operand * OPERAND for a in members]
+        found = (ctypes.c_int64 * len(members))()
+        for element, products in product(IN_C, (FULL, BF16)):
+            library.held_of(
+                *(ctypes.byref(cell.cell), ctypes.c_int64(number), ctypes.c_int64(IN_C[element])),
+                *(
+                    ctypes.c_int64((FULL, BF16).index(products)),
+                    (ctypes.c_int64 * len(found))(*traits),
+                ),
+                found,
+            )
+            for item, kind in zip(members, found, strict=True):
+                expected = kept_element(item, element)
+                if item.operand and element == BFLOAT16 and products == BF16:
+                    expected = BFLOAT16
+                assert kind == IN_C.get(expected, 0), (function.name, item.name)
 
 
 @pytest.mark.parametrize("skips", [False, True])
