@@ -20,7 +20,8 @@ except ModuleNotFoundError as error:
     ) from None
 
 from cellgen.jax.functional import CellFunction, function
-from cellgen.jax.handler import TARGET, register
+from cellgen.jax.handler import register
+from cellgen.jax.places import TARGET
 
 with contextlib.suppress(BuildError):  # `function` raises it again
     register()  # so that a program of another process finds its target

@@ -30,6 +30,7 @@ from cellgen.frameworks.shown import (
     with_products,
 )
 from cellgen.jax import handler
+from cellgen.jax.places import Place
 from cellgen.jax.registry import KnownInJax, find
 from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.call.segments import Segmentation
@@ -153,8 +154,9 @@ def run(
     operands: Sequence[tuple[str, Array]],
     results: Sequence[Argument],
     shapes: Sequence[Shape],
+    place: Place,
 ) -> list[Array]:
-    """Put a call of one function into the program that JAX traces.
+    """Put a call of one function into the program that JAX traces for a place.
 
     ``operands`` are arrays by name, tables among them; those that the function does not read are
     left out. ``results`` are what it forms.
@@ -165,16 +167,18 @@ def run(
     if call.options.checkpoint:
         numbers |= {item.name: FIRST_CHECKPOINT - k for k, item in enumerate(call.layout.saved)}
     again = _again(call, function)
+    like = next(array for name, array in operands if name not in TABLES)
+    stated = place.attributes(call.layout.where, call.options, like)
     read = [
-        (numbers.get(name, UNREAD), array, again.get(name, UNREAD))
+        (numbers.get(name, UNREAD), place.given(name, array, like), again.get(name, UNREAD))
         for name, array in operands
         if name in numbers or name in again
     ]
-    like = next(array for name, array in operands if name not in TABLES)
     dtypes = call.dtypes(results, like)
+    formed = [place.formed(dtype, like) for dtype in dtypes]
     arrays = jax.ffi.ffi_call(
-        handler.TARGET,
-        [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)],
+        place.target,
+        [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, formed, strict=True)],
     )(
         *(array for _, array, _ in read),
         cell=call.text,
@@ -184,9 +188,10 @@ def run(
         results=np.array([numbers[item.name] for item in results], np.int32),
         threads=np.int64(call.threads),
         **call.attributes(like.dtype.name),
+        **stated,
         **({"again": np.array([place for _, _, place in read], np.int32)} if again else {}),
     )
-    return list(arrays)
+    return [array.astype(dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
 
 
 def _again(call: JaxCall, function: Function) -> dict[str, int]:
@@ -197,7 +202,7 @@ def _again(call: JaxCall, function: Function) -> dict[str, int]:
     return {item.name: place for place, item in enumerate(forward.struct_members)}
 
 
-def run_forward(call: JaxCall, save: bool, arrays: Arrays) -> list[Array]:
+def run_forward(call: JaxCall, save: bool, arrays: Arrays, place: Place) -> list[Array]:
     """Compute all steps: outputs, final states, then what is saved if it is."""
     if not save:
         call = replace(call, options=when_plain(call.options))
@@ -206,7 +211,7 @@ def run_forward(call: JaxCall, save: bool, arrays: Arrays) -> list[Array]:
         return _by_host(call, save, items, arrays)
     names = (*call.tables, *(item.name for item in call.values))
     operands = list(zip(names, arrays, strict=True))
-    return run(call, call.layout.forward, operands, items, call.shapes(items, arrays))
+    return run(call, call.layout.forward, operands, items, call.shapes(items, arrays), place)
 
 
 def _by_host(call: JaxCall, save: bool, items: Sequence[Argument], arrays: Arrays) -> list[Array]:
@@ -246,7 +251,7 @@ def gradient_shapes(
 
 
 def run_backward(
-    call: JaxCall, present: Which, wanted: Which, per_row: bool, arrays: Arrays
+    call: JaxCall, present: Which, wanted: Which, per_row: bool, arrays: Arrays, place: Place
 ) -> list[Array]:
     """Compute the gradients that are ``wanted`` of what learns.
 
@@ -258,4 +263,4 @@ def run_backward(
     gradients = tuple(compress(call.layout.gradients, wanted))
     shapes = gradient_shapes(call, wanted, per_row, arrays)
     call = replace(call, options=replace(call.options, per_row=per_row))
-    return run(call, call.layout.backward, operands, gradients, shapes)
+    return run(call, call.layout.backward, operands, gradients, shapes, place)

@@ -13,16 +13,12 @@ import jax.numpy as jnp
 from cellgen.frameworks.layout import TensorLayout
 from cellgen.jax.calls import TABLES
 from cellgen.jax.errors import ArrayError
+from cellgen.jax.places import dtype_of_numbers
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.stored import STORED
 
 DTYPES = ("float32", "float64", *STORED)
 KINDS = {"lengths": "integers", "mask": "bool", "reset": "bool"}
-
-
-def dtype_of_numbers(dtype: Any) -> Any:
-    """The type of scalars that do not learn: 16 bits would round them."""
-    return jnp.dtype("float32") if dtype.name in STORED else dtype
 
 
 def check_values(layout: TensorLayout, arrays: Mapping[str, Any]) -> list[Any]:

@@ -27,10 +27,10 @@ from jax.interpreters import ad
 
 from cellgen.frameworks.layout import row_axis
 from cellgen.jax.calls import JaxCall
-from cellgen.jax.checks import dtype_of_numbers
 from cellgen.jax.errors import ArrayError
 from cellgen.jax.linear import Shape, is_zero, linear, zero
 from cellgen.jax.pairs import Own, pair
+from cellgen.jax.places import dtype_of_numbers
 from cellgen.jax.primitives import backward, backward_p, forward, forward_p, row_by_row
 from cellgen.jax.shown import show
 

@@ -27,9 +27,10 @@ from cellgen.frameworks.shown import (
 )
 from cellgen.jax import derivatives, handler  # noqa: F401 - derivatives states the rules
 from cellgen.jax.calls import TABLES, JaxCall
-from cellgen.jax.checks import check_tables, check_values, dtype_of_numbers
+from cellgen.jax.checks import check_tables, check_values
 from cellgen.jax.errors import ArrayError
 from cellgen.jax.initial import initial_arrays
+from cellgen.jax.places import dtype_of_numbers
 from cellgen.jax.primitives import forward
 from cellgen.jax.programs import alike
 from cellgen.jax.registry import CellOrName, KnownInJax, known

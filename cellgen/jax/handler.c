@@ -6,7 +6,7 @@
  * by the cell's descriptor, so that a program holds none. Every shape is checked against it.
  * Buffers of 16 bits: those that have steps go to the kernel as they are (`stored` of the options), all others
  * are widened to float32 before the call, and results rounded after it.
- * A cell that this process has not met is asked for through `find`. */
+ * A cell that this process has not met is asked for through `find`. Calls on a device: handler_device.inc.h. */
 #include "handler.h"
 #include "handler_shapes.inc.h"
 
@@ -305,37 +305,48 @@ static int answers_metadata(XLA_FFI_CallFrame *frame)
     return 1;
 }
 
+/* Begin a call: what it is of, its options, buffers in the places of members, and its dimensions. */
+static XLA_FFI_Error *begin(call *one, XLA_FFI_CallFrame *frame)
+{
+    one->frame = frame;
+    one->entry = NULL;
+    one->lengths = NULL;
+#define TAKE(name, usual) one->say.name = number(frame, #name, usual);
+    CELLGEN_EACH_NUMBER(TAKE)
+    if (cg_wrong_numbers(&one->say)) {
+        wrong(one, "%s", cg_wrong_numbers(&one->say));
+        return refuse(one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+    }
+    one->checkpoints = one->wides = 0;
+    one->is_narrow = 0;
+    one->numbers = (memory){NULL, 0};
+    if (one->say.checkpoint)
+        memset(one->checkpoint, 0, sizeof one->checkpoint);
+    memset(one->table, 0, sizeof one->table);
+    if (!find_function(one))
+        return refuse(one, XLA_FFI_Error_Code_NOT_FOUND);
+    memset(one->member, 0, (size_t)one->function->members * sizeof *one->member);
+    if (!place_buffers(one) || !choose_entry(one) || !tell_sizes(one) || !check_tables(one))
+        return refuse(one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+    return NULL;
+}
+
 CELLGEN_EXPORT XLA_FFI_Error *cellgen_call(XLA_FFI_CallFrame *frame);
 CELLGEN_EXPORT XLA_FFI_Error *cellgen_call(XLA_FFI_CallFrame *frame)
 {
     if (answers_metadata(frame) || frame->stage != XLA_FFI_ExecutionStage_EXECUTE)
         return NULL;
     call one;
-    one.frame = frame;
-    one.entry = NULL;
-    one.lengths = NULL;
-#define TAKE(name, usual) one.say.name = number(frame, #name, usual);
-    CELLGEN_EACH_NUMBER(TAKE)
-    if (cg_wrong_numbers(&one.say)) {
-        wrong(&one, "%s", cg_wrong_numbers(&one.say));
-        return refuse(&one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
-    }
-    one.checkpoints = one.wides = 0;
-    one.is_narrow = 0;
-    one.numbers = (memory){NULL, 0};
-    if (one.say.checkpoint)
-        memset(one.checkpoint, 0, sizeof one.checkpoint);
-    memset(one.table, 0, sizeof one.table);
-    if (!find_function(&one))
-        return refuse(&one, XLA_FFI_Error_Code_NOT_FOUND);
-    memset(one.member, 0, (size_t)one.function->members * sizeof *one.member);
-    if (!place_buffers(&one) || !choose_entry(&one) || !tell_sizes(&one) || !check_tables(&one))
-        return refuse(&one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+    XLA_FFI_Error *error = begin(&one, frame);
+    if (error)
+        return error;
     if (one.is_narrow && (!note_members(&one) || !note_again(&one) || !widen(&one)))
         return refuse(&one, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
     fill_words(&one);
-    XLA_FFI_Error *error = run(&one);
+    error = run(&one);
     free(one.lengths);
     give_memory(one.numbers);
     return error;
 }
+
+#include "handler_device.inc.h"

@@ -20,7 +20,7 @@
 #define MOST_DIMS 32
 #define KEPT_MEMORIES 32
 #define ALIGNMENT 64
-#define TEXT 512
+#define TEXT 1024
 
 enum { LENGTHS = -1, MASK = -2, RESET = -3, UNREAD = -4, FIRST_CHECKPOINT = -10, MOST_CHECKPOINTS = 256 };
 
@@ -150,7 +150,8 @@ typedef struct {
     wide widened[MOST_MEMBERS];
     int64_t wides;
     memory numbers; /* of those */
-    char text[TEXT];  /* of an error */
+    char named[TEXT / 2]; /* the cell, as the program names it */
+    char text[TEXT]; /* of an error */
 } call;
 
 static XLA_FFI_Error *refuse(const call *one, XLA_FFI_Error_Code code)

@@ -1,6 +1,7 @@
 """The handler of XLA's typed FFI: compiled once, registered once, told which cells there are.
 
-Input: ``handler.c``. Output: the target ``TARGET`` of ``jax.ffi.ffi_call``.
+Input: ``handler.c``. Output: the target ``TARGET`` of ``jax.ffi.ffi_call``, for CPUs and for
+devices of CUDA, which need not be there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 import jax
 
 from cellgen.errors import BuildError, CellgenError
+from cellgen.jax import launched
+from cellgen.jax.places import TARGET, is_emulated
 from cellgen.jax.registry import KnownInJax, find
 from cellgen.runtime.build import cache, steps
 from cellgen.runtime.build.compiler import TOOL, CompilerInfo, compiled_by, link_flags, of_cache
@@ -21,13 +24,13 @@ from cellgen.runtime.host.threads import team_size
 from cellgen.runtime.paths import include_folder
 from cellgen.runtime.system import shared_suffix
 
-TARGET = "cellgen_call"
-"""The target of every call in a program of XLA, which ``jax.export`` wants to be allowed."""
-
 NAME = "cellgen_jax"
 SOURCE = Path(__file__).with_name("handler.c")
 
-SYMBOLS = ("cellgen_jax_add", "cellgen_jax_set", "cellgen_call")
+SYMBOLS = (
+    *("cellgen_jax_add", "cellgen_jax_set", "cellgen_jax_on_device", "cellgen_jax_scratch"),
+    *("cellgen_call", "cellgen_device_call"),
+)
 
 _Finder = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
 _added: set[str] = set()
@@ -57,8 +60,13 @@ def _find(text: bytes) -> int:
         return 0
 
 
-_finder = _Finder(_find)
-"""What C calls; it must live as long as the process."""
+def _launch(call: object) -> int:
+    """Launch a call on a device; 1 where that fails."""
+    return launched.launch(call, _handler().cellgen_jax_scratch, emulated=is_emulated())
+
+
+_finder, _launcher = _Finder(_find), launched.Launcher(_launch)
+"""What C calls; they must live as long as the process."""
 
 
 @functools.cache
@@ -68,7 +76,13 @@ def _handler() -> ctypes.CDLL:
     library.cellgen_jax_add.argtypes = (ctypes.c_char_p, ctypes.c_void_p)
     library.cellgen_jax_set.argtypes = (_Finder, ctypes.c_int64)
     library.cellgen_jax_set(_finder, team_size(None, "cellgen.jax"))
-    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.cellgen_call), platform="cpu")
+    library.cellgen_jax_on_device.argtypes = (launched.Launcher,)
+    library.cellgen_jax_on_device(_launcher)
+    library.cellgen_jax_scratch.argtypes = (launched.Call, ctypes.c_int64)
+    library.cellgen_jax_scratch.restype = ctypes.c_void_p
+    entries = {"cpu": library.cellgen_call, "CUDA": library.cellgen_device_call}
+    for platform, entry in entries.items():
+        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(entry), platform=platform)
     return library
 
 

@@ -7,8 +7,8 @@ static int find_function(call *one)
     const XLA_FFI_ByteSpan *cell = attribute(one->frame, "cell", XLA_FFI_AttrType_STRING);
     const XLA_FFI_ByteSpan *digest = attribute(one->frame, "digest", XLA_FFI_AttrType_STRING);
     const XLA_FFI_ByteSpan *function = attribute(one->frame, "function", XLA_FFI_AttrType_STRING);
-    char name[TEXT / 2];
-    if (!cell || !digest || !function || cell->len >= sizeof name)
+    char *const name = one->named;
+    if (!cell || !digest || !function || cell->len >= sizeof one->named)
         return wrong(one, "cellgen_call: found no attributes cell, digest and function");
     memcpy(name, cell->ptr, cell->len);
     name[cell->len] = 0;

@@ -18,7 +18,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 
 from cellgen.jax.batches import Axes, size_of, spread
-from cellgen.jax.programs import result, state
+from cellgen.jax.programs import anywhere, result, state
 
 Arrays: TypeAlias = Sequence[Any]
 Which: TypeAlias = tuple[bool, ...]
@@ -147,7 +147,7 @@ def _batch(arrays: Arrays, axes: Axes, *, map: LinearMap, constants: int) -> Any
     return results, [0] * len(results)
 
 
-state(linear_p, _shapes, _lowered)
+state(linear_p, _shapes, anywhere(_lowered))
 ad.primitive_jvps[linear_p] = _jvp
 ad.primitive_transposes[linear_p] = _transposed
 batching.primitive_batchers[linear_p] = _batch

@@ -20,7 +20,7 @@ from jax.interpreters import partial_eval as pe
 
 from cellgen.jax.batches import Axes
 from cellgen.jax.linear import LinearMap, Shape, is_zero, linear, linear_p
-from cellgen.jax.programs import result, state
+from cellgen.jax.programs import anywhere, result, state
 
 Arrays: TypeAlias = Sequence[Any]
 
@@ -159,7 +159,7 @@ def _own_alone(equation: Any, read: Sequence[bool]) -> tuple[list[bool], Any]:
     return [place < count for place in range(len(equation.invars))], alone
 
 
-state(pair_p, _shapes, _lowered)
+state(pair_p, _shapes, anywhere(_lowered))
 ad.primitive_jvps[pair_p] = _jvp
 batching.primitive_batchers[pair_p] = _batch
 pe.custom_partial_eval_rules[pair_p] = _in_part

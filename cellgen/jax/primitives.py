@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import compress
 from typing import Any, TypeAlias
 
@@ -19,9 +20,12 @@ from jax.interpreters import batching
 from jax.interpreters import partial_eval as pe
 
 from cellgen.frameworks.layout import row_axis
+from cellgen.frameworks.shown import when_plain
 from cellgen.jax.batches import Axes, call_batch, one_by_one, shares, size_of
 from cellgen.jax.calls import JaxCall, Which, gradient_shapes, run_backward, run_forward
+from cellgen.jax.places import Place
 from cellgen.jax.programs import by_rows, result, state
+from cellgen.jax.shown import show
 from cellgen.runtime.abi import Argument
 
 Arrays: TypeAlias = Sequence[Any]
@@ -72,9 +76,13 @@ def _backward_shapes(
     return [result(s, dtype, arrays) for s in gradient_shapes(call, wanted, per_row, arrays)]
 
 
-def _forward_lowered(*arrays: Any, call: JaxCall, save: bool) -> Any:
+def _forward_lowered(place: Place, *arrays: Any, call: JaxCall, save: bool) -> Any:
+    whole = call if save else replace(call, options=when_plain(call.options)).saving
+
     def run(*some: Any) -> Any:
-        return run_forward(call, save, some)
+        if save or not place.is_device or call == whole:
+            return run_forward(call, save, some, place)
+        return show(call, call.split(some)[0], run_forward(whole, False, some, place))
 
     if call.cut is not None:
         return run(*arrays)
@@ -83,10 +91,16 @@ def _forward_lowered(*arrays: Any, call: JaxCall, save: bool) -> Any:
 
 
 def _backward_lowered(
-    *arrays: Any, call: JaxCall, present: Which, wanted: Which, per_row: bool
+    place: Place, *arrays: Any, call: JaxCall, present: Which, wanted: Which, per_row: bool
 ) -> Any:
+    if place.is_device and per_row:
+        return row_by_row(arrays, call=call, present=present, wanted=wanted)
+
     def run(*some: Any) -> Any:
-        return run_backward(call, present, wanted, per_row, some)
+        if not place.is_device:
+            return run_backward(call, present, wanted, per_row, some, place)
+        every = (True,) * len(wanted)
+        return list(compress(run_backward(call, present, every, False, some, place), wanted))
 
     ranks = [
         (len(item.shape) + 1, 0)

@@ -13,13 +13,18 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
+from cellgen.jax.places import PLACES
+
 Axes: TypeAlias = Sequence[int | None]
 Ranked: TypeAlias = Sequence[tuple[int, int | None]]
 """Ranks of arrays, and their axes of rows."""
 
 
 def state(primitive: Primitive, shapes: Callable[..., Any], lowered: Callable[..., Any]) -> None:
-    """Tell JAX what a primitive gives, and which program it is; on CPUs, where kernels are."""
+    """Tell JAX what a primitive gives, and which program it is on each platform of ``PLACES``.
+
+    ``lowered`` takes its place before the operands.
+    """
     primitive.multiple_results = True
 
     def run(*arrays: Any, **parameters: Any) -> Any:
@@ -31,9 +36,19 @@ def state(primitive: Primitive, shapes: Callable[..., Any], lowered: Callable[..
 
     primitive.def_impl(run)
     primitive.def_abstract_eval(shapes)
-    rule = mlir.lower_fun(lowered, multiple_results=True)
-    mlir.register_lowering(primitive, rule, platform="cpu")
+    for platform in PLACES:
+
+        def on_platform(*arrays: Any, platform: str = platform, **parameters: Any) -> Any:
+            return lowered(PLACES[platform], *arrays, **parameters)
+
+        rule = mlir.lower_fun(on_platform, multiple_results=True)
+        mlir.register_lowering(primitive, rule, platform=platform)
     _needs_devices(primitive)
+
+
+def anywhere(lowered: Callable[..., Any]) -> Callable[..., Any]:
+    """A program for ``state`` that is the same on every platform."""
+    return lambda _, *arrays, **parameters: lowered(*arrays, **parameters)
 
 
 @functools.lru_cache(maxsize=4096)

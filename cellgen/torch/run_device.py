@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from cellgen.errors import DeviceError
-from cellgen.frameworks.shown import LAST, ON_TENSORS, is_last
+from cellgen.frameworks.on_devices import LACKING, lacking, stated
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.backend import DeviceKernel, Launcher
 from cellgen.runtime.call.stored import element_name
-from cellgen.runtime.options import BACKWARD, BF16, Options
+from cellgen.runtime.options import Options
 from cellgen.torch.errors import DeviceRunError, TensorError
 from cellgen.torch.layout import Layout
 from cellgen.torch.run import Given, Runner
@@ -63,9 +62,9 @@ class DeviceRunner(Runner):
         device = like.device
         stream = torch.cuda.current_stream(device).cuda_stream if like.is_cuda else 0
         element, number = element_name(like.dtype), device.index or 0
-        launch, stated = self.launcher(name), _without_tables(name, options)
+        launch, said = self.launcher(name), stated(name, options)
         try:
-            launch(element, number, sizes, words, apart, stated, stream, workspace)
+            launch(element, number, sizes, words, apart, said, stream, workspace)
         except DeviceError as error:
             raise DeviceRunError(str(error.args[0])) from error
 
@@ -89,35 +88,9 @@ class DeviceRunner(Runner):
 
     def _refuse(self, like: Tensor, options: Options) -> None:
         """Raise TensorError for options that kernels of CUDA do not have here."""
-        usual = replace(ON_TENSORS, products=options.products)
-        lacking = next((n for n in LACKING if getattr(options, n) != getattr(usual, n)), "")
-        lacking = LAST if is_last(options) else lacking
-        lacking = "products" if options.products == BF16 and lacking != "every" else lacking
-        if lacking:
+        name = lacking(options)
+        if name:
             raise TensorError(
-                f"{self.layout.where}: {lacking} is given, and tensors are on {like.device}, "
-                f"{LACKING[lacking]}; leave it out"
+                f"{self.layout.where}: {name} is given, and tensors are on {like.device}, "
+                f"{LACKING[name]}; leave it out"
             )
-
-
-LACKING = {
-    "every": "whose kernels form the outputs of all steps",
-    "products": "whose kernels have no products='bf16'",
-    "flush_denormals": "whose kernels take denormal numbers as they are, at no cost",
-    "checkpoint": "whose kernels keep what every step saves",
-    "outputs": "whose kernels form all outputs",
-    LAST: "whose kernels form the outputs of all steps",
-    "per_row": "whose kernels sum gradients of weights over rows",
-}
-"""Options that kernels of CUDA do not have for tensors, and why."""
-
-
-def _without_tables(name: str, options: Options) -> Options:
-    """What a call says beside its tensors."""
-    window = options.window if name == BACKWARD else 0
-    return _stated(options.reverse, options.zero_output_for_mask, window)
-
-
-@lru_cache(maxsize=64)
-def _stated(reverse: bool, zero_output_for_mask: bool, window: int) -> Options:
-    return Options(reverse=reverse, zero_output_for_mask=zero_output_for_mask, window=window)

@@ -156,6 +156,16 @@ class CudaKernel(ShownInNotebooks):
             library.write(made.pointer, host, made.bytes, stream)
         return made
 
+    def number(self, address: float, dtype: str, device: int, stream: int) -> float:
+        """Read a number of the arithmetic of elements of a type, which waits for the stream.
+
+        Raises DeviceError.
+        """
+        host, library = np.empty(1, "float64" if dtype == "float64" else "float32"), self.library()
+        with library.on(device):
+            library.read(host, int(address), host.nbytes, stream)
+        return float(host[0])
+
     def blas(self, device: int, path: str = "") -> object:
         """Open cuBLAS for this thread and device; NULL and a warning where it is not installed."""
         library = self.library()

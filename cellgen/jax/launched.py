@@ -1,0 +1,93 @@
+"""Launch kernels of CUDA for the handler of XLA: on its stream, in memory of its own allocator.
+
+Input: what ``handler_device.inc.h`` found in a program's call. Output: none; kernels are launched,
+and nothing is waited for but run-time scalars, which kernels take as numbers and programs as
+arrays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+from cellgen.frameworks.on_devices import stated
+from cellgen.jax.registry import find
+from cellgen.runtime.abi import Function
+from cellgen.runtime.device.settings import TABLES
+from cellgen.runtime.numbers import NUMBERED, from_numbers
+
+TEXT = 1024
+"""Bytes of a message; as in ``handler.h``."""
+
+
+class Launched(ctypes.Structure):
+    """A call as ``handler_device.inc.h`` has it."""
+
+    _fields_ = (
+        ("cell", ctypes.c_char_p),
+        ("function", ctypes.c_char_p),
+        ("element", ctypes.c_char_p),
+        ("size", ctypes.POINTER(ctypes.c_int64)),
+        ("member", ctypes.POINTER(ctypes.c_uint64)),
+        ("table", ctypes.c_uint64 * len(TABLES)),
+        ("say", ctypes.c_int64 * len(NUMBERED)),
+        ("stream", ctypes.c_void_p),
+        ("device", ctypes.c_int64),
+        ("text", ctypes.c_void_p),
+        ("frame", ctypes.c_void_p),
+        ("scratch", ctypes.c_void_p),
+        ("scratch_bytes", ctypes.c_int64),
+    )
+
+
+Call = ctypes.POINTER(Launched)
+Launcher = ctypes.CFUNCTYPE(ctypes.c_int, Call)
+Scratch = Callable[[object, int], "int | None"]
+"""Gives the address of so many bytes of the device until the call has returned."""
+
+
+def launch(call: object, scratch: Scratch, *, emulated: bool) -> int:
+    """Launch a call; 1, with the reason as its text, where that fails."""
+    of = call.contents  # type: ignore[attr-defined]
+    try:
+        _launch(of, lambda size: scratch(call, size), emulated)
+    except BaseException as error:  # C has no exceptions
+        said = f"{error}".encode()[: TEXT - 1].decode(errors="ignore").encode()
+        ctypes.memmove(of.text, said + b"\0", len(said) + 1)
+        return 1
+    return 0
+
+
+def _launch(of: Launched, scratch: Callable[[int], int | None], emulated: bool) -> None:
+    known, name, element = find(of.cell.decode()), of.function.decode(), of.element.decode()
+    function = next(f for f in known.kernel.interface.functions if f.name == name)
+    stream, where = of.stream or 0, f"{known.kernel.name}.{name}"
+
+    def workspace(size: int) -> int:
+        address = scratch(size)
+        if not address:
+            raise MemoryError(
+                f"{where}: XLA has no {size:,} bytes left on device {of.device} for the workspace; "
+                f"fewer rows or steps at a time, or free arrays"
+            )
+        return address
+
+    words = _words(of, function)
+    kernel = known.kernel_of(emulated=emulated)
+    for item in function.struct_members:
+        if item.is_scalar and item.name in words:
+            words[item.name] = kernel.number(words[item.name], element, of.device, stream)
+        elif item.is_scalar:
+            words[item.name] = item.default or 0.0
+    sizes = dict(zip(function.dims, of.size[: len(function.dims)], strict=True))
+    options = stated(name, from_numbers(list(of.say), ()))
+    launcher = known.launcher(name, emulated=emulated)
+    launcher(element, of.device, sizes, words, {}, options, stream, workspace)
+
+
+def _words(of: Launched, function: Function) -> dict[str, int | float]:
+    """Addresses of what there is, by name."""
+    members = (*function.struct_members, *function.results)
+    named = zip((item.name for item in members), of.member[: len(members)], strict=True)
+    words = {name: address for name, address in named if address}
+    return {**words, **{n: a for n, a in zip(TABLES, of.table, strict=True) if a}}
