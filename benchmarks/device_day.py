@@ -40,15 +40,18 @@ LONGEST = 240
 """Seconds that a part may take."""
 CLUSTERS = "sm_90"
 """Code for clusters, where nothing else is named: what the kernels are compiled for."""
+FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX"}
+"""What parts may need, by module."""
 CHUNKS = 4
 """Parts that all cells are in."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part: what it answers, a script with its arguments, seconds at most, what it needs.
+    """A part: what it answers, a script with its arguments, seconds at most.
 
-    ``emulated`` are the arguments on the CPU, None for a part that a device alone answers.
+    ``emulated`` are the arguments on the CPU, None for a part that a device alone answers;
+    ``needs`` is a module of another framework.
     """
 
     name: str
@@ -56,7 +59,7 @@ class Part:
     command: tuple[str, ...]
     emulated: tuple[str, ...] | None = None
     seconds: int = LONGEST
-    needs_torch: bool = False
+    needs: str = ""
 
 
 def _bench(cell: str) -> Part:
@@ -64,7 +67,7 @@ def _bench(cell: str) -> Part:
         f"bench {cell}",
         f"{cell} beside cuDNN, FlashRNN or a copy, as multiples of stated limits",
         ("device.py", "--only", "bench", "--cells", cell, "--rounds", "10"),
-        needs_torch=True,
+        needs="torch",
     )
 
 
@@ -79,7 +82,7 @@ PARTS = (
         "stay: fast",
         "their times at the shapes of lab note 14, beside cuDNN's and step by step",
         ("device_stay.py", "time", "--cells", "lstm,gru"),
-        needs_torch=True,
+        needs="torch",
     ),
     Part(
         "stay: streams",
@@ -98,13 +101,13 @@ PARTS = (
         "forms in time: are the kernels of every cell and element type right",
         ("device_forms_right.py", "--jobs", "14"),
         ("device_forms_right.py", "--cpu", "--cells", "gla", "--dtypes", "float32", "--jobs", "1"),
-        needs_torch=True,
+        needs="torch",
     ),
     Part(
         "forms: fast",
         "forms in time: times beside kernels by hand",
         ("device_forms.py", "--times-only", "--save", "forms.json"),
-        needs_torch=True,
+        needs="torch",
     ),
     _bench("lstm"),
     _bench("gru"),
@@ -122,13 +125,13 @@ PARTS = (
         "tiers",
         "what the cost model takes beside every tier",
         ("device.py", "--only", "tiers"),
-        needs_torch=True,
+        needs="torch",
     ),
     Part(
         "streams",
         "tensors of PyTorch on a stream of the caller's",
         ("device.py", "--only", "streams"),
-        needs_torch=True,
+        needs="torch",
     ),
     *(
         Part(
@@ -139,6 +142,13 @@ PARTS = (
         for n, names in enumerate(
             (",".join(list(shipped_names())[at::CHUNKS]) for at in range(CHUNKS)), start=1
         )
+    ),
+    Part(
+        "jax",
+        "arrays of JAX, on XLA's stream and in its memory: are they right, and how fast",
+        ("../tests/jax/device_check.py", "--cells", "gru,sru"),
+        ("../tests/jax/device_check.py", "--cells", "elman", "--emulated"),
+        needs="jax",
     ),
     Part(
         "sanitize",
@@ -276,12 +286,13 @@ def main(parts: Sequence[Part] = PARTS) -> int:
     if options.ahead:
         compile_ahead(day, options.cells.split(",") if options.cells else list(shipped_names()))
         return 1 if day.failed else 0
-    on_device, has_torch = is_device(), importlib.util.find_spec("torch") is not None
+    on_device = is_device()
     for part in (part for part in parts if part.name in wanted):
         if not on_device and part.emulated is None:
             day.note(part.name, not_run="there is no device", answers=part.answers)
-        elif on_device and part.needs_torch and not has_torch:
-            day.note(part.name, not_run="PyTorch is not installed", answers=part.answers)
+        elif part.needs and importlib.util.find_spec(part.needs) is None:
+            missing = f"{FRAMEWORKS[part.needs]} is not installed"
+            day.note(part.name, not_run=missing, answers=part.answers)
         else:
             day.run(part, part.command if on_device else (part.emulated or ()))
     return 1 if day.failed else 0

@@ -26,9 +26,9 @@ LACKING = {
 def lacking(options: Options) -> str:
     """The option of a call that kernels of CUDA do not have, a name of ``LACKING``; empty: none."""
     usual = replace(ON_TENSORS, products=options.products)
-    found = next((n for n in LACKING if getattr(options, n) != getattr(usual, n)), "")
-    found = LAST if is_last(options) else found
-    return "products" if options.products == BF16 and found != "every" else found
+    name = next((n for n in LACKING if getattr(options, n) != getattr(usual, n)), "")
+    name = LAST if is_last(options) else name
+    return "products" if options.products == BF16 and name != "every" else name
 
 
 def stated(function: str, options: Options) -> Options:

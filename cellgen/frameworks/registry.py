@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from cellgen import api
 from cellgen.errors import BuildError
+from cellgen.runtime.backend import DeviceKernel
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.masks import Mask
 from cellgen.runtime.paths import shipped_names
 
 if TYPE_CHECKING:
     from cellgen.language.cell import Cell
-    from cellgen.runtime.device.kernel import CudaKernel
 
 CellOrName: TypeAlias = "type[Cell] | str"
 
@@ -48,7 +48,7 @@ class KnownCell:
             self._cell = _shipped_class(self.kernel.name)
         return self._cell
 
-    def kernel_of_cuda(self, *, emulated: bool = False) -> CudaKernel:
+    def kernel_of_cuda(self, *, emulated: bool = False) -> DeviceKernel:
         """Its kernel for devices of CUDA, compiled when it is first called.
 
         Raises BuildError for a cell that is not rendered for CUDA.

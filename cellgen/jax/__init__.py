@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
 
 from cellgen.jax.functional import CellFunction, function
 from cellgen.jax.handler import register
-from cellgen.jax.places import TARGET
+from cellgen.jax.platforms import TARGET
 
 with contextlib.suppress(BuildError):  # `function` raises it again
     register()  # so that a program of another process finds its target

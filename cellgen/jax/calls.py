@@ -30,7 +30,7 @@ from cellgen.frameworks.shown import (
     with_products,
 )
 from cellgen.jax import handler
-from cellgen.jax.places import Place
+from cellgen.jax.platforms import Platform
 from cellgen.jax.registry import KnownInJax, find
 from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.call.segments import Segmentation
@@ -154,9 +154,9 @@ def run(
     operands: Sequence[tuple[str, Array]],
     results: Sequence[Argument],
     shapes: Sequence[Shape],
-    place: Place,
+    platform: Platform,
 ) -> list[Array]:
-    """Put a call of one function into the program that JAX traces for a place.
+    """Put a call of one function into the program that JAX traces for a platform.
 
     ``operands`` are arrays by name, tables among them; those that the function does not read are
     left out. ``results`` are what it forms.
@@ -168,17 +168,17 @@ def run(
         numbers |= {item.name: FIRST_CHECKPOINT - k for k, item in enumerate(call.layout.saved)}
     again = _again(call, function)
     like = next(array for name, array in operands if name not in TABLES)
-    stated = place.attributes(call.layout.where, call.options, like)
+    stated = platform.attributes(call.layout.where, call.options, like)
     read = [
-        (numbers.get(name, UNREAD), place.given(name, array, like), again.get(name, UNREAD))
+        (numbers.get(name, UNREAD), platform.operand(name, array, like), again.get(name, UNREAD))
         for name, array in operands
         if name in numbers or name in again
     ]
     dtypes = call.dtypes(results, like)
-    formed = [place.formed(dtype, like) for dtype in dtypes]
+    types = [platform.result_type(dtype, like) for dtype in dtypes]
     arrays = jax.ffi.ffi_call(
-        place.target,
-        [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, formed, strict=True)],
+        platform.target,
+        [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, types, strict=True)],
     )(
         *(array for _, array, _ in read),
         cell=call.text,
@@ -202,7 +202,7 @@ def _again(call: JaxCall, function: Function) -> dict[str, int]:
     return {item.name: place for place, item in enumerate(forward.struct_members)}
 
 
-def run_forward(call: JaxCall, save: bool, arrays: Arrays, place: Place) -> list[Array]:
+def run_forward(call: JaxCall, save: bool, arrays: Arrays, platform: Platform) -> list[Array]:
     """Compute all steps: outputs, final states, then what is saved if it is."""
     if not save:
         call = replace(call, options=when_plain(call.options))
@@ -211,7 +211,7 @@ def run_forward(call: JaxCall, save: bool, arrays: Arrays, place: Place) -> list
         return _by_host(call, save, items, arrays)
     names = (*call.tables, *(item.name for item in call.values))
     operands = list(zip(names, arrays, strict=True))
-    return run(call, call.layout.forward, operands, items, call.shapes(items, arrays), place)
+    return run(call, call.layout.forward, operands, items, call.shapes(items, arrays), platform)
 
 
 def _by_host(call: JaxCall, save: bool, items: Sequence[Argument], arrays: Arrays) -> list[Array]:
@@ -251,7 +251,7 @@ def gradient_shapes(
 
 
 def run_backward(
-    call: JaxCall, present: Which, wanted: Which, per_row: bool, arrays: Arrays, place: Place
+    call: JaxCall, present: Which, wanted: Which, per_row: bool, arrays: Arrays, platform: Platform
 ) -> list[Array]:
     """Compute the gradients that are ``wanted`` of what learns.
 
@@ -263,4 +263,4 @@ def run_backward(
     gradients = tuple(compress(call.layout.gradients, wanted))
     shapes = gradient_shapes(call, wanted, per_row, arrays)
     call = replace(call, options=replace(call.options, per_row=per_row))
-    return run(call, call.layout.backward, operands, gradients, shapes, place)
+    return run(call, call.layout.backward, operands, gradients, shapes, platform)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from cellgen.frameworks.layout import TensorLayout
 from cellgen.jax.calls import TABLES
 from cellgen.jax.errors import ArrayError
-from cellgen.jax.places import dtype_of_numbers
+from cellgen.jax.platforms import dtype_of_numbers
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.stored import STORED
 

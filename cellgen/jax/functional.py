@@ -30,7 +30,7 @@ from cellgen.jax.calls import TABLES, JaxCall
 from cellgen.jax.checks import check_tables, check_values
 from cellgen.jax.errors import ArrayError
 from cellgen.jax.initial import initial_arrays
-from cellgen.jax.places import dtype_of_numbers
+from cellgen.jax.platforms import dtype_of_numbers
 from cellgen.jax.primitives import forward
 from cellgen.jax.programs import alike
 from cellgen.jax.registry import CellOrName, KnownInJax, known

@@ -13,8 +13,8 @@ from pathlib import Path
 import jax
 
 from cellgen.errors import BuildError, CellgenError
-from cellgen.jax import launched
-from cellgen.jax.places import TARGET, is_emulated
+from cellgen.jax import launching
+from cellgen.jax.platforms import TARGET, is_emulated
 from cellgen.jax.registry import KnownInJax, find
 from cellgen.runtime.build import cache, steps
 from cellgen.runtime.build.compiler import TOOL, CompilerInfo, compiled_by, link_flags, of_cache
@@ -62,10 +62,10 @@ def _find(text: bytes) -> int:
 
 def _launch(call: object) -> int:
     """Launch a call on a device; 1 where that fails."""
-    return launched.launch(call, _handler().cellgen_jax_scratch, emulated=is_emulated())
+    return launching.launch(call, _handler().cellgen_jax_scratch, emulated=is_emulated())
 
 
-_finder, _launcher = _Finder(_find), launched.Launcher(_launch)
+_finder, _launcher = _Finder(_find), launching.Launcher(_launch)
 """What C calls; they must live as long as the process."""
 
 
@@ -76,9 +76,9 @@ def _handler() -> ctypes.CDLL:
     library.cellgen_jax_add.argtypes = (ctypes.c_char_p, ctypes.c_void_p)
     library.cellgen_jax_set.argtypes = (_Finder, ctypes.c_int64)
     library.cellgen_jax_set(_finder, team_size(None, "cellgen.jax"))
-    library.cellgen_jax_on_device.argtypes = (launched.Launcher,)
+    library.cellgen_jax_on_device.argtypes = (launching.Launcher,)
     library.cellgen_jax_on_device(_launcher)
-    library.cellgen_jax_scratch.argtypes = (launched.Call, ctypes.c_int64)
+    library.cellgen_jax_scratch.argtypes = (launching.Call, ctypes.c_int64)
     library.cellgen_jax_scratch.restype = ctypes.c_void_p
     entries = {"cpu": library.cellgen_call, "CUDA": library.cellgen_device_call}
     for platform, entry in entries.items():

@@ -1,10 +1,10 @@
 /* Calls on a device: the same attributes and checks, with addresses of the device's memory. What launches
- * is Python's (launched.py), which has the kernels of CUDA: it is given the stream of XLA, and memory by
+ * is Python's (launching.py), which has the kernels of CUDA: it is given the stream of XLA, and memory by
  * XLA's allocator, and waits for nothing. Numbers of 16 bits are not widened. The attribute `element` is
  * what arrays hold; scalars are float, or double of float64. Part of handler.c. */
 
 /* What is launched: a function of a cell, its dimensions in order, and addresses of its members in theirs,
- * NULL: left out. As launched.py has it. */
+ * NULL: left out. As launching.py has it. */
 typedef struct {
     const char *cell, *function, *element;
     const int64_t *size;

@@ -23,7 +23,7 @@ from cellgen.frameworks.layout import row_axis
 from cellgen.frameworks.shown import when_plain
 from cellgen.jax.batches import Axes, call_batch, one_by_one, shares, size_of
 from cellgen.jax.calls import JaxCall, Which, gradient_shapes, run_backward, run_forward
-from cellgen.jax.places import Place
+from cellgen.jax.platforms import Platform
 from cellgen.jax.programs import by_rows, result, state
 from cellgen.jax.shown import show
 from cellgen.runtime.abi import Argument
@@ -76,13 +76,13 @@ def _backward_shapes(
     return [result(s, dtype, arrays) for s in gradient_shapes(call, wanted, per_row, arrays)]
 
 
-def _forward_lowered(place: Place, *arrays: Any, call: JaxCall, save: bool) -> Any:
+def _forward_lowered(platform: Platform, *arrays: Any, call: JaxCall, save: bool) -> Any:
     whole = call if save else replace(call, options=when_plain(call.options)).saving
 
     def run(*some: Any) -> Any:
-        if save or not place.is_device or call == whole:
-            return run_forward(call, save, some, place)
-        return show(call, call.split(some)[0], run_forward(whole, False, some, place))
+        if save or not platform.is_device or call == whole:
+            return run_forward(call, save, some, platform)
+        return show(call, call.split(some)[0], run_forward(whole, False, some, platform))
 
     if call.cut is not None:
         return run(*arrays)
@@ -91,16 +91,16 @@ def _forward_lowered(place: Place, *arrays: Any, call: JaxCall, save: bool) -> A
 
 
 def _backward_lowered(
-    place: Place, *arrays: Any, call: JaxCall, present: Which, wanted: Which, per_row: bool
+    platform: Platform, *arrays: Any, call: JaxCall, present: Which, wanted: Which, per_row: bool
 ) -> Any:
-    if place.is_device and per_row:
+    if platform.is_device and per_row:
         return row_by_row(arrays, call=call, present=present, wanted=wanted)
 
     def run(*some: Any) -> Any:
-        if not place.is_device:
-            return run_backward(call, present, wanted, per_row, some, place)
+        if not platform.is_device:
+            return run_backward(call, present, wanted, per_row, some, platform)
         every = (True,) * len(wanted)
-        return list(compress(run_backward(call, present, every, False, some, place), wanted))
+        return list(compress(run_backward(call, present, every, False, some, platform), wanted))
 
     ranks = [
         (len(item.shape) + 1, 0)

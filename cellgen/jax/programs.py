@@ -13,7 +13,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from cellgen.jax.places import PLACES
+from cellgen.jax.platforms import PLATFORMS
 
 Axes: TypeAlias = Sequence[int | None]
 Ranked: TypeAlias = Sequence[tuple[int, int | None]]
@@ -21,9 +21,9 @@ Ranked: TypeAlias = Sequence[tuple[int, int | None]]
 
 
 def state(primitive: Primitive, shapes: Callable[..., Any], lowered: Callable[..., Any]) -> None:
-    """Tell JAX what a primitive gives, and which program it is on each platform of ``PLACES``.
+    """Tell JAX what a primitive gives, and which program it is on each platform of ``PLATFORMS``.
 
-    ``lowered`` takes its place before the operands.
+    ``lowered`` takes its row of that table before the operands.
     """
     primitive.multiple_results = True
 
@@ -36,13 +36,13 @@ def state(primitive: Primitive, shapes: Callable[..., Any], lowered: Callable[..
 
     primitive.def_impl(run)
     primitive.def_abstract_eval(shapes)
-    for platform in PLACES:
+    for name in PLATFORMS:
 
-        def on_platform(*arrays: Any, platform: str = platform, **parameters: Any) -> Any:
-            return lowered(PLACES[platform], *arrays, **parameters)
+        def on_platform(*arrays: Any, name: str = name, **parameters: Any) -> Any:
+            return lowered(PLATFORMS[name], *arrays, **parameters)
 
         rule = mlir.lower_fun(on_platform, multiple_results=True)
-        mlir.register_lowering(primitive, rule, platform=platform)
+        mlir.register_lowering(primitive, rule, platform=name)
     _needs_devices(primitive)
 
 

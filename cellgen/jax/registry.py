@@ -10,8 +10,7 @@ from cellgen.runtime.kernel import Kernel
 
 if TYPE_CHECKING:
     from cellgen.language.cell import Cell
-    from cellgen.runtime.backend import Launcher
-    from cellgen.runtime.device.kernel import CudaKernel
+    from cellgen.runtime.backend import DeviceKernel, Launcher
 
 __all__ = ["CellOrName", "KnownInJax", "find", "known"]
 
@@ -22,27 +21,24 @@ class KnownInJax(KnownCell):
     def __init__(self, text: str, kernel: Kernel, cell: type[Cell] | None) -> None:
         super().__init__(text, kernel, cell)
         self.layout = layout_of(kernel.interface, TensorLayout)
-        self._kernels: dict[bool, CudaKernel] = {}
+        self._kernels: dict[bool, DeviceKernel] = {}
         self._launchers: dict[tuple[str, bool], Launcher] = {}
 
-    def kernel_of(self, *, emulated: bool) -> CudaKernel:
+    def kernel_of(self, *, emulated: bool) -> DeviceKernel:
         """Its kernel for devices of CUDA, or in their emulation.
 
         Raises BuildError for a cell that is not rendered for CUDA.
         """
-        kernel = self._kernels.get(emulated)
-        if kernel is None:
-            made = self.kernel_of_cuda(emulated=emulated)
-            kernel = self._kernels.setdefault(emulated, made)
-        return kernel
+        if emulated not in self._kernels:
+            self._kernels.setdefault(emulated, self.kernel_of_cuda(emulated=emulated))
+        return self._kernels[emulated]
 
     def launcher(self, name: str, *, emulated: bool) -> Launcher:
         """What launches a function on a device, by its name. Raises BuildError."""
-        launcher = self._launchers.get((name, emulated))
-        if launcher is None:
-            made = self.kernel_of(emulated=emulated).launcher(name)
-            launcher = self._launchers.setdefault((name, emulated), made)
-        return launcher
+        key = name, emulated
+        if key not in self._launchers:
+            self._launchers.setdefault(key, self.kernel_of(emulated=emulated).launcher(name))
+        return self._launchers[key]
 
     def tangent(self, by: tuple[str, ...] = ()) -> KnownInJax:
         """Return the tangent along ``by``, along everything if that is empty."""

@@ -89,6 +89,9 @@ class DeviceKernel(AnyKernel, Protocol):
     def launcher(self, name: str) -> Launcher:
         """What launches a function by its name, for bindings that check themselves."""
 
+    def number(self, address: float, dtype: str, device: int, stream: int) -> float:
+        """Read a number of the arithmetic of elements of a type, which waits for the stream."""
+
 
 class Backend(Protocol):
     """What compiles and calls the files of one target."""

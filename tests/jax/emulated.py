@@ -1,8 +1,8 @@
 """Send arrays of the CPU the way of arrays on a device: to the CUDA kernels, in their emulation.
 
-``emulated_device()`` puts CUDA's row of the table of platforms, emulated, in the place of the CPU's.
-Everything between a function and the launch of a kernel is then what runs on a device. What XLA has
-there and not on a CPU, a stream and memory, ``emulated.c`` gives the handler.
+``emulated_device()`` puts CUDA's row of the table of platforms, emulated, in the place of that of
+the CPU. Everything between a function and the launch of a kernel is then what runs on a device.
+What XLA has there and not on a CPU, a stream and memory, ``emulated.c`` gives the handler.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from unittest import mock
 import jax
 
 from cellgen.jax import handler, programs
-from cellgen.jax.places import PLACES, DevicePlace
+from cellgen.jax.platforms import PLATFORMS, CudaPlatform
+from cellgen.jax.registry import find
 from cellgen.runtime.device import nvcc
 
 SOURCE = Path(__file__).with_name("emulated.c")
@@ -82,7 +83,7 @@ def _emulated() -> Emulated:
 def emulated_device() -> Iterator[Emulated]:
     """Run cells on arrays of the CPU as on a device for the body."""
     there = _emulated()
-    with mock.patch.dict(PLACES, cpu=DevicePlace(TARGET, emulated=True)):
+    with mock.patch.dict(PLATFORMS, cpu=CudaPlatform(TARGET, emulated=True)):
         _forget_programs()
         try:
             yield there
@@ -95,3 +96,18 @@ def _forget_programs() -> None:
     """A program knows its place."""
     programs._compiled.cache_clear()
     jax.clear_caches()
+
+
+@contextmanager
+def two_devices(cell: str) -> Iterator[None]:
+    """Let the emulation have two devices, each with a stream that the other refuses."""
+    library, count = find(cell).kernel_of(emulated=True).library(), _emulated().devices
+    for device in range(2):
+        library.lib.cellgen_emulation_stream(library.pointer(STREAMS + device), device)
+    library.lib.cellgen_emulation_machine(2, 1, 80)
+    count.value = 2
+    try:
+        yield
+    finally:
+        count.value = 1
+        library.lib.cellgen_emulation_machine(1, 0, 80)

@@ -13,14 +13,16 @@ from collections.abc import Callable
 from cellgen.frameworks.on_devices import stated
 from cellgen.jax.registry import find
 from cellgen.runtime.abi import Function
-from cellgen.runtime.device.settings import TABLES
 from cellgen.runtime.numbers import NUMBERED, from_numbers
+from cellgen.runtime.options import BY_ROW, OF_OPTIONS
 
+TABLES = tuple(option.name for option in OF_OPTIONS if option.kind == BY_ROW)
+"""Arrays that say which steps are valid, in order."""
 TEXT = 1024
 """Bytes of a message; as in ``handler.h``."""
 
 
-class Launched(ctypes.Structure):
+class XlaCall(ctypes.Structure):
     """A call as ``handler_device.inc.h`` has it."""
 
     _fields_ = (
@@ -40,7 +42,7 @@ class Launched(ctypes.Structure):
     )
 
 
-Call = ctypes.POINTER(Launched)
+Call = ctypes.POINTER(XlaCall)
 Launcher = ctypes.CFUNCTYPE(ctypes.c_int, Call)
 Scratch = Callable[[object, int], "int | None"]
 """Gives the address of so many bytes of the device until the call has returned."""
@@ -58,16 +60,16 @@ def launch(call: object, scratch: Scratch, *, emulated: bool) -> int:
     return 0
 
 
-def _launch(of: Launched, scratch: Callable[[int], int | None], emulated: bool) -> None:
+def _launch(of: XlaCall, scratch: Callable[[int], int | None], emulated: bool) -> None:
     known, name, element = find(of.cell.decode()), of.function.decode(), of.element.decode()
     function = next(f for f in known.kernel.interface.functions if f.name == name)
-    stream, where = of.stream or 0, f"{known.kernel.name}.{name}"
+    stream, label = of.stream or 0, f"{known.kernel.name}.{name}"
 
     def workspace(size: int) -> int:
         address = scratch(size)
         if not address:
             raise MemoryError(
-                f"{where}: XLA has no {size:,} bytes left on device {of.device} for the workspace; "
+                f"{label}: XLA has no {size:,} bytes left on device {of.device} for the workspace; "
                 f"fewer rows or steps at a time, or free arrays"
             )
         return address
@@ -85,7 +87,7 @@ def _launch(of: Launched, scratch: Callable[[int], int | None], emulated: bool) 
     launcher(element, of.device, sizes, words, {}, options, stream, workspace)
 
 
-def _words(of: Launched, function: Function) -> dict[str, int | float]:
+def _words(of: XlaCall, function: Function) -> dict[str, int | float]:
     """Addresses of what there is, by name."""
     members = (*function.struct_members, *function.results)
     named = zip((item.name for item in members), of.member[: len(members)], strict=True)
