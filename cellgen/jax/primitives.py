@@ -23,6 +23,7 @@ from cellgen.frameworks.layout import row_axis
 from cellgen.frameworks.shown import when_plain
 from cellgen.jax.batches import Axes, call_batch, one_by_one, shares, size_of
 from cellgen.jax.calls import JaxCall, Which, gradient_shapes, run_backward, run_forward
+from cellgen.jax.errors import ArrayError
 from cellgen.jax.platforms import Platform
 from cellgen.jax.programs import by_rows, result, state
 from cellgen.jax.shown import show
@@ -84,6 +85,11 @@ def _forward_lowered(platform: Platform, *arrays: Any, call: JaxCall, save: bool
             return run_forward(call, save, some, platform)
         return show(call, call.split(some)[0], run_forward(whole, False, some, platform))
 
+    if call.cut is not None and platform.is_device:
+        raise ArrayError(
+            f"{call.layout.where}: parallel is given, and arrays are on a device of CUDA, whose "
+            f"programs take one step after the other; leave it out"
+        )
     if call.cut is not None:
         return run(*arrays)
     ranks = [(len(item.shape), row_axis(item)) for item in _formed(call, save)]
