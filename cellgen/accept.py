@@ -91,8 +91,12 @@ def flag(
 
 def is_whole(value: object, least: int = 0, most: int = LARGEST) -> bool:
     """Tell whether a value is an integer within bounds; True and False are none."""
-    found = plain(value)
-    return isinstance(found, int) and not isinstance(found, bool) and least <= found <= most
+    plain_value = plain(value)
+    return (
+        isinstance(plain_value, int)
+        and not isinstance(plain_value, bool)
+        and least <= plain_value <= most
+    )
 
 
 def whole(
@@ -109,21 +113,25 @@ def whole(
 
     ``expected`` stands in the message for the bounds, ``advice`` says what to do.
     """
-    found = plain(value)
-    if isinstance(found, int) and not isinstance(found, bool) and least <= found <= most:
-        return found
+    plain_value = plain(value)
+    if (
+        isinstance(plain_value, int)
+        and not isinstance(plain_value, bool)
+        and least <= plain_value <= most
+    ):
+        return plain_value
     largest = "2**63 - 1" if most == LARGEST else str(most)
     wanted = expected or f"an integer from {least} to {largest}"
-    if expected and most == LARGEST and isinstance(found, int) and found > most:
+    if expected and most == LARGEST and isinstance(plain_value, int) and plain_value > most:
         wanted += f", at most {largest}"
     raise ArgumentError(f"{where}: {name} is {shown(value)}, expected {wanted}{_then(advice)}")
 
 
 def whole_text(where: str, name: str, text: str, least: int, most: int, *, advice: str) -> int:
     """Return an integer from an environment variable. Raises ArgumentError."""
-    found = digits(text)
-    if found is not None and least <= found <= most:
-        return found
+    integer = digits(text)
+    if integer is not None and least <= integer <= most:
+        return integer
     raise ArgumentError(
         f"{where}: {name} is {shown(text)}, expected a number from {least} to {most}; {advice}"
     )
@@ -134,8 +142,8 @@ def digits(text: str, most: int = LARGEST) -> int | None:
     plain_text = text.strip()
     if not (plain_text.isascii() and plain_text.isdigit() and len(plain_text) <= len(str(most))):
         return None
-    found = int(plain_text)
-    return found if found <= most else None
+    integer = int(plain_text)
+    return integer if integer <= most else None
 
 
 def word_from_environment(variable: str, known: Iterable[str]) -> str:
@@ -150,11 +158,11 @@ def word_from_environment(variable: str, known: Iterable[str]) -> str:
 
 def number(value: object) -> float | None:
     """The real number that a value is, as a float; None where it is none or no float holds it."""
-    found = value if isinstance(value, Fraction) else plain(value)
-    if found is None or isinstance(found, bool):
+    plain_value = value if isinstance(value, Fraction) else plain(value)
+    if plain_value is None or isinstance(plain_value, bool):
         return None
     try:
-        return float(found)
+        return float(plain_value)
     except OverflowError:
         return None
 
@@ -170,9 +178,9 @@ def real(
     advice: str = "",
 ) -> float:
     """Return a real number from ``least`` to ``most``; NaN is none. Raises ArgumentError."""
-    found = number(value)
-    if found is not None and least <= found <= most:
-        return found
+    plain_value = number(value)
+    if plain_value is not None and least <= plain_value <= most:
+        return plain_value
     wanted = expected or (
         "one real number" if (least, most) == (-math.inf, math.inf) else f"{least:g} to {most:g}"
     )
@@ -247,18 +255,18 @@ def names(where: str, name: str, value: object, what: str) -> dict[str, object]:
     if not isinstance(value, Mapping):
         raise ArgumentError(f"{where}: {name} is {shown(value)}, expected a dict of {what} by name")
     try:
-        found = dict(value.items())
+        entries = dict(value.items())
     except Exception as fault:  # of a mapping that is none
         raise ArgumentError(
             f"{where}: {name} is a {type_name(value)} that cannot be read ({reason(fault)}), "
             f"expected a dict of {what} by name"
         ) from fault
-    for key in found:
+    for key in entries:
         if not isinstance(key, str):
             raise ArgumentError(
                 f"{where}: {name} has the key {shown(key)}, expected names of {what}"
             )
-    return found
+    return entries
 
 
 def refuse_masked(where: str, name: str, value: object) -> None:
@@ -278,7 +286,7 @@ def array(where: str, name: str, value: object) -> Array:
     refuse_masked(where, name, value)
     value = in_memory(where, name, value)
     try:
-        found = np.asarray(value)
+        numbers = np.asarray(value)
     except MemoryError:
         raise
     except Exception as fault:  # NumPy's own, or what a foreign array raises
@@ -286,12 +294,12 @@ def array(where: str, name: str, value: object) -> Array:
             f"{where}: {name} is a {type_name(value)} that NumPy cannot read as an array "
             f"({reason(fault)}); pass a numpy.ndarray"
         ) from fault
-    if found.dtype.kind not in _REAL_KINDS:
-        seen = f"dtype {found.dtype}" if found.ndim else shown(value)
+    if numbers.dtype.kind not in _REAL_KINDS:
+        seen = f"dtype {numbers.dtype}" if numbers.ndim else shown(value)
         raise ArgumentError(
             f"{where}: {name} is {type_name(value)} ({seen}), expected an array of real numbers"
         )
-    return found
+    return numbers
 
 
 def in_memory(
@@ -356,22 +364,23 @@ def shaped(
 
     ``meaning`` says what the shape is. Raises ArgumentError.
     """
-    found = array(where, name, value)
-    if found.shape != shape:
+    numbers = array(where, name, value)
+    if numbers.shape != shape:
         raise ArgumentError(
-            f"{where}: {name} has shape {found.shape}, expected {shape}{meaning and f', {meaning}'}"
+            f"{where}: {name} has shape {numbers.shape}, expected {shape}"
+            f"{meaning and f', {meaning}'}"
         )
-    return np.asarray(found, dtype, order="C")
+    return np.asarray(numbers, dtype, order="C")
 
 
 def float_dtype(where: str, value: object) -> np.dtype[np.floating]:
     """Return a dtype that kernels compute in. Raises ArgumentError."""
     try:
-        found = np.dtype(value)  # type: ignore[call-overload]
+        dtype = np.dtype(value)  # type: ignore[call-overload]
     except Exception:  # NumPy's own, or that of an object which says it is a dtype
-        found = None
+        dtype = None
     for known in (np.dtype(np.float32), np.dtype(np.float64)):
-        if found is not None and found == known:  # to NumPy None is float64
+        if dtype is not None and dtype == known:  # to NumPy None is float64
             return known
     raise ArgumentError(
         f"{where}: dtype is {shown(value)}, expected np.float32 or np.float64 in native order"
@@ -382,9 +391,9 @@ def path(where: str, name: str, value: object, *, error: type[CellgenError]) -> 
     """Return a path from a text or a path, in full. Raises ``error`` where none can be there."""
     try:
         if isinstance(value, str | os.PathLike):
-            found = Path(value)
-            found.exists()
-            return found.resolve()
+            location = Path(value)
+            location.exists()
+            return location.resolve()
         said = ""
     except (OSError, ValueError, RuntimeError, TypeError) as fault:  # too long, or no characters
         said = f" ({reason(fault)})"

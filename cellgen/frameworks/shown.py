@@ -118,14 +118,14 @@ def showing(layout: Kind, options: Options, *, skips: bool) -> Kind:
     """
     if is_whole(options):
         return layout
-    shown = Options(
+    selection = Options(
         mask=skips or None,
         last_only=options.last_only,
         outputs=options.outputs,
         every=options.every,
         checkpoint=options.checkpoint,
     )
-    kind: Kind = _showing(layout, shown)
+    kind: Kind = _showing(layout, selection)
     return kind
 
 

@@ -38,8 +38,8 @@ def fault_of(expression: str) -> str:  # noqa: C901, PLR0911 - one case a branch
     if strange:
         return f"{strange[0]!r} is no character of C"
     opened: list[str] = []
-    for found in _TOKEN.finditer(expression):
-        token = found[0]
+    for match in _TOKEN.finditer(expression):
+        token = match[0]
         if token in _REFUSED:
             return f"{_REFUSED[token]} has no place in an expression"
         if token in "\"'":

@@ -121,10 +121,10 @@ def check_range(number: Expr) -> None:
     for precision in (SINGLE, DOUBLE):
         value = nearest(number, precision)
         if math.isinf(value) or (value == 0 and not number.is_zero):
-            found = "rounds to 0" if value == 0 else "has no finite value"
+            fate = "rounds to 0" if value == 0 else "has no finite value"
             raise _refused(
                 number,
-                f"which {found} in {precision.name}",
+                f"which {fate} in {precision.name}",
                 f"numbers there lie between {precision.smallest} and {precision.largest}; scale "
                 f"the values that it belongs to",
             )

@@ -68,10 +68,10 @@ class Graph:
 
     def rebuilt(self, rule: Callable[[Basic, Sequence[Basic]], Basic]) -> Basic:
         """Make every node anew of what its operands became."""
-        made: list[Basic] = []
+        values: list[Basic] = []
         for node, operands in self:
-            made.append(rule(node, [made[place] for place in operands]))
-        return made[-1]
+            values.append(rule(node, [values[place] for place in operands]))
+        return values[-1]
 
 
 def values_in(expression: Basic) -> set[Value]:
@@ -119,9 +119,9 @@ class Sharing:
         times = Counter[int]()
         for read in reads:
             times.update(read)
-        made: list[_Written] = []
+        written_parts: list[_Written] = []
         for place, (node, own) in enumerate(graph):
-            written = _written(node, reads[place], own, made, joined.get(place))
+            written = _written(node, reads[place], own, written_parts, joined.get(place))
             short = written.node
             if written.size > LARGE and written.reads_values and isinstance(short, Expr):
                 is_shared = times[place] > 1 and place < len(graph) - 1
@@ -129,8 +129,8 @@ class Sharing:
                     self._named[short] = name(short)
                 if short in self._named:
                     written = _Written(self._named[short], 1, True, True)
-            made.append(written)
-        rest: Expr = made[-1].node
+            written_parts.append(written)
+        rest: Expr = written_parts[-1].node
         return rest
 
 
@@ -147,20 +147,28 @@ def _written(
     node: Basic,
     reads: Mapping[int, int],
     own: Sequence[int],
-    made: Sequence[_Written],
+    written_parts: Sequence[_Written],
     joined: _Joined | None,
 ) -> _Written:
-    size = sum(times * made[place].size for place, times in reads.items())
+    size = sum(times * written_parts[place].size for place, times in reads.items())
     size += isinstance(node, Expr)
-    reads_values = isinstance(node, Value) or any(made[place].reads_values for place in reads)
-    if all(made[place].node is argument for place, argument in zip(own, node.args, strict=True)):
+    reads_values = isinstance(node, Value) or any(
+        written_parts[place].reads_values for place in reads
+    )
+    if all(
+        written_parts[place].node is argument
+        for place, argument in zip(own, node.args, strict=True)
+    ):
         return _Written(node, size, reads_values, False)
     places, first = list(own), []
-    if joined is not None and (joined.times == 1 or made[joined.place].is_changed):
+    if joined is not None and (joined.times == 1 or written_parts[joined.place].is_changed):
         places = [place for place in reads if place != joined.place]
-        first = [joined.times * made[joined.place].node]
+        first = [joined.times * written_parts[joined.place].node]
     return _Written(
-        node.func(*first, *(made[place].node for place in places)), size, reads_values, True
+        node.func(*first, *(written_parts[place].node for place in places)),
+        size,
+        reads_values,
+        True,
     )
 
 
@@ -196,8 +204,8 @@ def _join_sums(graph: Graph, reads: list[Counter[int]]) -> dict[int, _Joined]:
             continue
         read = list(_terms(graph, node, own))
         terms[place] = {key: number for _, key, number in read}
-        found = {other for _, key, _ in read for other in latest[key]}
-        for other in sorted(found, key=lambda other: (len(terms[other]), other)):
+        others = {other for _, key, _ in read for other in latest[key]}
+        for other in sorted(others, key=lambda other: (len(terms[other]), other)):
             ratio = _ratio(terms[place], terms[other])
             if ratio is not None:
                 joined[place] = _Joined(other, ratio)

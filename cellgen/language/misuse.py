@@ -43,7 +43,7 @@ class UnknownNameError(DeclarationError, NameError):
 def explanation(error: BaseException, line: SourceLine | None = None, source: str = "") -> str:
     """Say what Python said, and what is known to cause it; ``source`` is the author's file."""
     said = error.msg if isinstance(error, SyntaxError) else str(error)
-    hint = next((found for cause in _CAUSES if (found := cause(error, line, source))), "")
+    hint = next((text for cause in _CAUSES if (text := cause(error, line, source))), "")
     return f"{type(error).__name__}: {said}" + (f"; {hint}" if hint else "")
 
 

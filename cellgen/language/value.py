@@ -118,9 +118,9 @@ def check_divisor(a: Expr, b: Expr) -> None:
 
 
 def _no_number(condition: Basic) -> DeclarationError:
-    shown = str(condition)
+    written = str(condition)
     return DeclarationError(
-        f"the condition {shown} stands where a number is expected; write where({shown}, 1, 0)",
+        f"the condition {written} stands where a number is expected; write where({written}, 1, 0)",
         code="declaration.operator",
     )
 
@@ -377,8 +377,8 @@ def _explained(method: Callable[[Basic], R]) -> Callable[[Basic], R]:
 
 @located
 def _refuse_truth(value: object) -> None:
-    shown = value if isinstance(value, Symbol) else "an expression"
-    raise ExpressionError(explanation(TypeError(f"cannot determine truth value of {shown}")))
+    written = value if isinstance(value, Symbol) else "an expression"
+    raise ExpressionError(explanation(TypeError(f"cannot determine truth value of {written}")))
 
 
 @located

@@ -253,8 +253,8 @@ class Branches:
         row = operator_of(node)
         if row.is_indicator:
             return Sign.NOT_NEGATIVE
-        shown = node.operands if row.fill is None else (*node.operands, row.fill)
-        least = min(self.sign(term) for term in shown)
+        operands = node.operands if row.fill is None else (*node.operands, row.fill)
+        least = min(self.sign(term) for term in operands)
         is_sum = row.is_product  # of no terms it is 0
         return min(least, Sign.NOT_NEGATIVE) if is_sum else least
 
@@ -295,9 +295,9 @@ class _ChainRule:
         return sympy.Add(*terms)  # of nothing it is 0: of a value, a number or a dimension
 
     def _times(self, outer: Expr, inner: Expr) -> Expr:
-        made = self.branches.product(outer, inner)
-        self.has_selected |= made != outer * inner
-        return made
+        product = self.branches.product(outer, inner)
+        self.has_selected |= product != outer * inner
+        return product
 
 
 _NONE = FunctionTraits()

@@ -140,11 +140,11 @@ def _function(
     known = frame.functions.get(number)
     if known is not None:
         return known
-    made = _called(expression, [one(frame) for one in of])
+    value = _called(expression, [one(frame) for one in of])
     if is_rounded and frame.nudge is not None:
-        made = frame.nudge(made)
-    frame.functions[number] = made
-    return made
+        value = frame.nudge(value)
+    frame.functions[number] = value
+    return value
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,10 @@ class _Same:
 
 def once_for_each(function: Callable[[Given], Made]) -> Callable[[Given], Made]:
     """Call a function of a frozen object once for each of the last ``REMEMBERED`` objects."""
-    made = lru_cache(maxsize=REMEMBERED)(lambda same: function(same.given))
+    cached = lru_cache(maxsize=REMEMBERED)(lambda same: function(same.given))
 
     @wraps(function)
     def remembered(given: Given) -> Made:
-        return made(_Same(given))
+        return cached(_Same(given))
 
     return remembered

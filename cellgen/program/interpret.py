@@ -75,10 +75,10 @@ def interpret(
         for evaluate, has_nudge, is_pointwise, shape in zip(
             prepared.evaluate, prepared.has_nudge, prepared.is_pointwise, sized.targets, strict=True
         ):
-            made = evaluate(frame)
-            if is_pointwise and np.shape(made) != shape:
-                made = np.broadcast_to(made, shape)
-            values.append(np.asarray(made if nudge is None or has_nudge else nudge(made)))
+            value = evaluate(frame)
+            if is_pointwise and np.shape(value) != shape:
+                value = np.broadcast_to(value, shape)
+            values.append(np.asarray(value if nudge is None or has_nudge else nudge(value)))
     if keep:
         return {str(v.name): array for v, array in zip(program.values, values, strict=True)}
     return {str(v.name): values[n] for v, n in zip(program.results, prepared.results, strict=True)}
@@ -95,10 +95,10 @@ class _Sized:
 
     def size(self, axis: Expr) -> int:
         """Length of an axis."""
-        found = self.known.get(axis)
-        if found is None:
-            found = self.known[axis] = axis_size(axis, self.sizes)
-        return found
+        length = self.known.get(axis)
+        if length is None:
+            length = self.known[axis] = axis_size(axis, self.sizes)
+        return length
 
 
 class _ShapesBySizes:
@@ -110,12 +110,12 @@ class _ShapesBySizes:
 
     def of(self, sizes: Sizes) -> _Sized:
         key = tuple(sizes.items())
-        found = self._known.get(key)
-        if found is None:
+        sized = self._known.get(key)
+        if sized is None:
             arguments = tuple(shape_sizes(value, sizes) for value in self._program.arguments)
             targets = tuple(shape_sizes(s.target, sizes) for s in self._program.statements)
-            found = self._known[key] = _Sized(dict(sizes), arguments, targets)
-        return found
+            sized = self._known[key] = _Sized(dict(sizes), arguments, targets)
+        return sized
 
 
 _shapes_of = once_for_each(_ShapesBySizes)
@@ -128,12 +128,12 @@ def _argument(
     shape: tuple[int, ...],
 ) -> Array:
     name = str(value.name)
-    given = arguments.get(name)
-    if given is None:
+    argument = arguments.get(name)
+    if argument is None:
         if value in program.optional:
             return np.zeros(shape)
         raise ArgumentError(f"{program.cell}.{program.function}: argument {name} is missing")
-    array = np.asarray(given)
+    array = np.asarray(argument)
     array = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64, copy=False)
     if array.shape != shape:
         raise ArgumentError(

@@ -256,15 +256,15 @@ def _carry(definition: Definition, step: Differentiated) -> _Carried:
     arguments = list(full.arguments)
     for state in definition.states:
         following = definition.next_state(state)
-        given = upstream[following]
-        carry = like(given, names.fresh(f"{given.name}_next"))
+        upstream_gradient = upstream[following]
+        carry = like(upstream_gradient, names.fresh(f"{upstream_gradient.name}_next"))
         links.append(StateLink(state, following, carry, step.adjoints[state]))
-        if given in swap:
+        if upstream_gradient in swap:
             continue
-        total = like(given, names.fresh(f"{given.name}_in"))
-        swap[given] = total
-        position = arguments.index(given)
-        sums.append(Statement(total, given + carry))
+        total = like(upstream_gradient, names.fresh(f"{upstream_gradient.name}_in"))
+        swap[upstream_gradient] = total
+        position = arguments.index(upstream_gradient)
+        sums.append(Statement(total, upstream_gradient + carry))
         arguments.insert(position + 1, carry)
     statements = [Statement(s.target, s.expression.xreplace(swap)) for s in full.statements]
     program = Program(
@@ -282,14 +282,14 @@ def _carry(definition: Definition, step: Differentiated) -> _Carried:
 def _constant(forward: Program) -> tuple[Value, ...]:
     """What the step computes from weights and scalars alone; parts of those cost nothing."""
     known = {v for v in forward.arguments if not v.is_batched}
-    found: list[Value] = []
+    constants: list[Value] = []
     for statement in forward.statements:
         target = statement.target
         if not target.is_batched and known.issuperset(statement.operands):
             known.add(target)
             if not statement.traits.is_part:
-                found.append(target)
-    return tuple(found)
+                constants.append(target)
+    return tuple(constants)
 
 
 def _in_memory(definition: Definition, forward: Program) -> tuple[Value, ...]:
@@ -307,5 +307,5 @@ def _over_time(definition: Definition, value: Value) -> Value:
 def _read_by_adjoint(forward: Program, full: Program) -> tuple[Value, ...]:
     own = set(forward.values)
     adjoint_statements = [s for s in full.statements if s.target not in own]
-    found = {v: None for s in adjoint_statements for v in s.operands if v in own}
-    return tuple(found)
+    operands = {v: None for s in adjoint_statements for v in s.operands if v in own}
+    return tuple(operands)

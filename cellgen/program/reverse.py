@@ -20,7 +20,7 @@ def copy_shared(
     full: Program,
     passed: Sequence[Value],
     waiting: Sequence[Value],
-    given: Sequence[Value],
+    known: Sequence[Value],
     names: Names,
 ) -> Program:
     """Let what is formed in reverse and serves twice be a value of its own, ``<name>_step``.
@@ -28,8 +28,8 @@ def copy_shared(
     A gradient that is returned at the end is then a copy of it, and so is one that is handed to the
     previous state while what is deferred reads it at every step.
     """
-    formed = {statement.target for statement in full.restrict("reverse", passed, given).statements}
-    deferred = full.restrict("deferred", waiting, (*given, *formed))
+    formed = {statement.target for statement in full.restrict("reverse", passed, known).statements}
+    deferred = full.restrict("deferred", waiting, (*known, *formed))
     shared = [v for v in waiting if v in formed] + [v for v in passed if v in deferred.arguments]
     swap = {value: like(value, names.fresh(f"{value.name}_step")) for value in shared}
     statements = [
@@ -62,13 +62,13 @@ def sum_rows_first(deferred: Program, names: Names) -> Program:
 
 def cut_epilogue(deferred: Program) -> tuple[Program, Program | None]:
     """Take what has no rows out of the deferred part: it waits for sums over all steps."""
-    given, late = set(deferred.arguments), set[Value]()
+    known, late = set(deferred.arguments), set[Value]()
     for statement in deferred.statements:
         operands = statement.operands
         if statement.target.is_batched or any(v.is_batched for v in operands):
             continue
         is_place = statement.traits.is_join and not late.intersection(operands)
-        is_view = statement.traits.is_part and given.issuperset(operands)
+        is_view = statement.traits.is_part and known.issuperset(operands)
         if not is_place and not is_view:
             late.add(statement.target)
     last = [v for v in deferred.results if v in late]

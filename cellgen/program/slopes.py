@@ -19,10 +19,10 @@ def derivative(expression: Expr, by: Value) -> Expr:
     known: dict[Expr, Expr] = {by: Integer(1)}
 
     def slope(node: Expr) -> Expr:
-        found = known.get(node)
-        if found is None:
-            found = known[node] = _of(node)
-        return found
+        derivative = known.get(node)
+        if derivative is None:
+            derivative = known[node] = _of(node)
+        return derivative
 
     def _of(node: Expr) -> Expr:
         slopes = [slope(argument) for argument in node.args]
@@ -45,5 +45,5 @@ def _chained(node: Expr, by: Value, slopes: list[Expr], moving: list[int]) -> Ex
         return node * (slopes[0] * args[1] / args[0])
     if isinstance(node, Pointwise) and not node.row.is_choice:
         return sympy.Add(*(node.fdiff(i + 1) * slopes[i] for i in moving))
-    made: Expr = node.diff(by)  # a choice stays one
-    return made
+    slope: Expr = node.diff(by)  # a choice stays one
+    return slope

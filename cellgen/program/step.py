@@ -41,12 +41,12 @@ class CellPrograms(ShownInNotebooks):
     @property
     def sources(self) -> Mapping[Value, Value]:
         """What each gradient, given or returned, is of; of values that share one, its namesake."""
-        found: dict[Value, Value] = {}
+        sources: dict[Value, Value] = {}
         for value, gradient in self.adjoints.items():
-            if gradient not in found or str(gradient.name) == f"d_{value.name}":
-                found[gradient] = value
+            if gradient not in sources or str(gradient.name) == f"d_{value.name}":
+                sources[gradient] = value
         upstream = self.mathematics[1].optional
-        return found | dict(zip(upstream, self.definition.outputs, strict=True))
+        return sources | dict(zip(upstream, self.definition.outputs, strict=True))
 
     def __getitem__(self, function: str) -> Program:
         return next(program for program in self.functions if program.function == function)
@@ -67,13 +67,13 @@ def derive_functions(definition: Definition) -> CellPrograms:
     split = _split(step.full, adjoints, definition.outputs, chosen, moving, learned)
     functions = tuple(simplify(program, LOWER) for program in (step.forward, *split))
     offered = (*forward.arguments, *definition.outputs, *full.optional)
-    given = step.of((*chosen, *moving))
+    upstream = step.of((*chosen, *moving))
     return CellPrograms(
         definition,
         (forward, full),
         functions,
         {
-            p.function: _accepted(p, forward.arguments if p is functions[0] else offered, given)
+            p.function: _accepted(p, forward.arguments if p is functions[0] else offered, upstream)
             for p in functions
         },
         adjoints,
@@ -124,10 +124,10 @@ def _split(
 
 
 def _accepted(
-    program: Program, offered: Iterable[Value], given: Iterable[Value]
+    program: Program, offered: Iterable[Value], upstream: Iterable[Value]
 ) -> tuple[Value, ...]:
     """Names a call may give: what the program reads, then what it could have read."""
-    extra = given if program.function not in ("forward", "backward") else ()
+    extra = upstream if program.function not in ("forward", "backward") else ()
     names = {str(value.name) for value in program.results}
     candidates = [v for v in (*offered, *extra) if str(v.name) not in names]
     return tuple(dict.fromkeys((*program.arguments, *candidates)))

@@ -168,8 +168,8 @@ class Interface:
     @property
     def dims(self) -> tuple[str, ...]:
         """Every dimension of its functions, in the order of the longest call."""
-        found = sorted((f.dims for f in self.functions), key=len, reverse=True)
-        return tuple(dict.fromkeys(dim for dims in found for dim in dims))
+        sorted_dims = sorted((f.dims for f in self.functions), key=len, reverse=True)
+        return tuple(dict.fromkeys(dim for dims in sorted_dims for dim in dims))
 
     def symbols(self, function: Function, suffix: str) -> Symbols:
         """Names in C of a function, in a precision."""
@@ -208,7 +208,7 @@ def axis_terms(axis: str) -> tuple[tuple[int, str], ...]:
     (((1, ''),), ((3, 'D*D*N'),))
     """
     terms = []
-    for part in _POWER.sub(lambda found: "*".join([found[1]] * int(found[2])), axis).split("+"):
+    for part in _POWER.sub(lambda match: "*".join([match[1]] * int(match[2])), axis).split("+"):
         factor, _, names = part.strip().partition("*")
         is_count = factor.isdigit()
         terms.append((int(factor), names) if is_count else (1, part.strip()))

@@ -151,13 +151,13 @@ def double_backward(
         ArgumentError: as ``hvp``, or a cotangent of what has no gradient.
     """
     where = f"{getattr(kernel, 'name', 'kernel')}.double_backward"
-    given = accept.names(where, "cotangents", cotangents, "arrays")
-    wrong = [name for name in given if not name.startswith("d_")]
+    cotangent_arrays = accept.names(where, "cotangents", cotangents, "arrays")
+    wrong = [name for name in cotangent_arrays if not name.startswith("d_")]
     if wrong:
         raise ArgumentError(
             f"{where}: cotangents has {wrong[0]}, expected names of gradients, such as d_{wrong[0]}"
         )
-    along = {name.removeprefix("d_"): cotangents[name] for name in given}
+    along = {name.removeprefix("d_"): cotangents[name] for name in cotangent_arrays}
     call = _DerivativeCall("double_backward", kernel, values, along, over_time, options)
     return call.second(upstream, {}, gradients)
 
@@ -201,8 +201,8 @@ class _DerivativeCall:
             )
         return {item.name for item in self.kernel.functions[name].function.arguments}
 
-    def _refuse_unknown(self, what: str, given: Given, known: list[str]) -> None:
-        for name in given:
+    def _refuse_unknown(self, what: str, names: Given, known: list[str]) -> None:
+        for name in names:
             if name not in known:
                 raise ArgumentError(
                     f"{self.where}: unknown {name!r} in {what}; {suggestion(name, known)}"
@@ -219,23 +219,23 @@ class _DerivativeCall:
         moves = {f"d_{name}": self.moves[name] for name in tangents}
         known = list(moves)
         moved: dict[str, object] = {}
-        for what, given in (("upstream", upstream), ("d_upstream", d_upstream)):
-            accept.names(self.where, what, given, "arrays")
-            self._refuse_unknown(what, given, known)
+        for what, arrays in (("upstream", upstream), ("d_upstream", d_upstream)):
+            accept.names(self.where, what, arrays, "arrays")
+            self._refuse_unknown(what, arrays, known)
         for name in upstream:
             moved[f"d_{moves[name]}"] = upstream[name]
         moved |= {name: d_upstream[name] for name in d_upstream}
         names = None if wanted is None else self._wanted(wanted)
         if self.over_time:
-            found = self._backward(result, moved, names)
+            results = self._backward(result, moved, names)
         else:
-            found = self._step_backward(result, moved)
+            results = self._step_backward(result, moved)
         if names is not None:
-            return Second(outputs, tangents, {}, {name: found[name] for name in names})
+            return Second(outputs, tangents, {}, {name: results[name] for name in names})
         dots = {f"d_{dot}": f"d_{name}" for name, dot in self.moves.items()}
         own = {f"d_{name}" for name in self.given}
-        gradients = {dots[n]: found[n] for n in found if n in dots and n in own}
-        rest = {n: array for n, array in found.items() if n in own and n not in dots}
+        gradients = {dots[n]: results[n] for n in results if n in dots and n in own}
+        rest = {n: array for n, array in results.items() if n in own and n not in dots}
         return Second(outputs, tangents, gradients, rest)
 
     def _forward(self, *, save: bool) -> Results:
@@ -266,18 +266,18 @@ class _DerivativeCall:
         backward = self.kernel.functions["sequence_backward"]
         read = {item.name for item in backward.function.arguments}
         outputs = {n: a for n, a in result._asdict().items() if n in read}
-        given = {**self.given, **outputs, **upstream, **self.options}
+        arguments = {**self.given, **outputs, **upstream, **self.options}
         how = {} if wanted is None else {"gradients": wanted}
-        return backward(out=None, **given, **how, saved=result.saved)._asdict()
+        return backward(out=None, **arguments, **how, saved=result.saved)._asdict()
 
     def _step_backward(self, result: Results, upstream: Mapping[str, object]) -> dict[str, Array]:
         known = {**self.given, **result._asdict(), **upstream}
-        found: dict[str, Array] = {}
+        results: dict[str, Array] = {}
         for name, function in self.kernel.functions.items():
             if name == "forward" or name.startswith("sequence_"):
                 continue
             read = {item.name for item in function.function.arguments}
-            made = function(out=None, **{n: v for n, v in known.items() if n in read})
-            found |= made._asdict()
-            known |= made._asdict()
-        return found
+            formed = function(out=None, **{n: v for n, v in known.items() if n in read})
+            results |= formed._asdict()
+            known |= formed._asdict()
+        return results

@@ -59,13 +59,13 @@ def _argument_lines(items: Iterable[Argument]) -> str:
 
 
 def _argument_fields(item: Argument) -> dict[str, object]:
-    found = {name: getattr(item, name) for name in _ARGUMENT}
+    fields = {name: getattr(item, name) for name in _ARGUMENT}
     for name in _NUMBERS:
-        if found[name] is not None and math.isinf(found[name]):
-            found[name] = str(found[name])
+        if fields[name] is not None and math.isinf(fields[name]):
+            fields[name] = str(fields[name])
     if item.text == item.role:
-        del found["text"]
-    return {name: value for name, value in found.items() if value != _ARGUMENT[name]}
+        del fields["text"]
+    return {name: value for name, value in fields.items() if value != _ARGUMENT[name]}
 
 
 def _json(value: object) -> str:
@@ -79,13 +79,13 @@ def interface_of(text: str, where: str) -> Interface:
         BuildError: it is no JSON, of another ABI, or lacks something; names it.
     """
     try:
-        found = json.loads(text)
-        abi = found["abi"]
+        record = json.loads(text)
+        abi = record["abi"]
         if abi == ABI_VERSION:
-            functions = tuple(_function(item) for item in found["functions"])
-            moves = tuple((str(n), str(dot)) for n, dot in found.get("directions", {}).items())
-            jumps = str(found.get("jumps", ""))
-            return Interface(str(found["name"]), str(found["digest"]), functions, moves, jumps)
+            functions = tuple(_function(item) for item in record["functions"])
+            moves = tuple((str(n), str(dot)) for n, dot in record.get("directions", {}).items())
+            jumps = str(record.get("jumps", ""))
+            return Interface(str(record["name"]), str(record["digest"]), functions, moves, jumps)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BuildError(
             f"{where} holds no interface of a cell ({type(error).__name__}: {error}); write it "
@@ -96,36 +96,36 @@ def interface_of(text: str, where: str) -> Interface:
     )
 
 
-def _function(found: dict[str, object]) -> Function:
-    given = _known(found, _FUNCTION)
+def _function(record: dict[str, object]) -> Function:
+    fields = _known(record, _FUNCTION)
     for name in _LISTS:
-        given[name] = tuple(_argument(item) for item in _listed(given[name]))
-    given["dims"] = tuple(map(str, _listed(given["dims"])))
-    return Function(**given)  # type: ignore[arg-type]  # as it was written
+        fields[name] = tuple(_argument(item) for item in _listed(fields[name]))
+    fields["dims"] = tuple(map(str, _listed(fields["dims"])))
+    return Function(**fields)  # type: ignore[arg-type]  # as it was written
 
 
-def _argument(found: object) -> Argument:
-    if not isinstance(found, dict):
-        raise TypeError(f"{found!r} is no argument")
-    given = _known(found, _ARGUMENT)
-    given["shape"] = tuple(map(str, _listed(given["shape"])))
-    given.setdefault("text", given.get("role", ""))
+def _argument(record: object) -> Argument:
+    if not isinstance(record, dict):
+        raise TypeError(f"{record!r} is no argument")
+    fields = _known(record, _ARGUMENT)
+    fields["shape"] = tuple(map(str, _listed(fields["shape"])))
+    fields.setdefault("text", fields.get("role", ""))
     for name in _NUMBERS:
-        if isinstance(given.get(name), str):
-            given[name] = float(str(given[name]))
-    return Argument(**given)  # type: ignore[arg-type]  # as it was written
+        if isinstance(fields.get(name), str):
+            fields[name] = float(str(fields[name]))
+    return Argument(**fields)  # type: ignore[arg-type]  # as it was written
 
 
-def _known(found: dict[str, object], defaults: dict[str, object]) -> dict[str, object]:
+def _known(record: dict[str, object], defaults: dict[str, object]) -> dict[str, object]:
     """Hold a record to the fields that it has. Raises KeyError."""
-    lacking = [n for n, default in defaults.items() if default is MISSING and n not in found]
-    unknown = [name for name in found if name not in defaults]
+    lacking = [n for n, default in defaults.items() if default is MISSING and n not in record]
+    unknown = [name for name in record if name not in defaults]
     if lacking or unknown:
         raise KeyError(*lacking, *unknown)
-    return dict(found)
+    return dict(record)
 
 
-def _listed(found: object) -> list[object]:
-    if not isinstance(found, list):
-        raise TypeError(f"{found!r} is no list")
-    return found
+def _listed(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list")
+    return value

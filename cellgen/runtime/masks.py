@@ -137,33 +137,33 @@ def _empty(mask: Mask, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 def _dtype(dtype: object) -> np.dtype[Any]:
     """The dtype of masks: any of floating-point numbers."""
     try:
-        found = np.dtype(dtype)  # type: ignore[call-overload]
+        float_dtype = np.dtype(dtype)  # type: ignore[call-overload]
     except Exception:  # NumPy's own, or that of an object which says it is a dtype
-        found = None
-    if found is None or found.kind != "f":
+        float_dtype = None
+    if float_dtype is None or float_dtype.kind != "f":
         raise ArgumentError(
             f"draw_masks: dtype is {accept.shown(dtype)}, expected one of floating-point numbers; "
             f"pass np.float32 or np.float64"
         )
-    checked: np.dtype[Any] = found
+    checked: np.dtype[Any] = float_dtype
     return checked
 
 
 def _masks(masks: object) -> tuple[Mask, ...]:
     """The masks of a cell, from anything that can be gone through."""
-    found: tuple[object, ...] = ()
+    entries: tuple[object, ...] = ()
     if isinstance(masks, Iterable) and not isinstance(masks, str | Mapping):
         try:
-            found = tuple(masks)
+            entries = tuple(masks)
         except Exception as fault:  # of what cannot be gone through, although it says so
             raise ArgumentError(
                 f"draw_masks: masks cannot be gone through ({accept.reason(fault)}), expected "
                 f"those of a cell; pass masks_of(cell)"
             ) from fault
     else:
-        found = (masks,)
-    chosen = tuple(mask for mask in found if isinstance(mask, Mask))
-    if len(chosen) != len(found):
+        entries = (masks,)
+    chosen = tuple(mask for mask in entries if isinstance(mask, Mask))
+    if len(chosen) != len(entries):
         raise ArgumentError(
             f"draw_masks: masks are {accept.shown(masks)}, expected those of a cell; pass "
             f"masks_of(cell)"

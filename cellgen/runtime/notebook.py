@@ -19,9 +19,9 @@ MAKER = "cellgen.report.notebook"
 def html_of(value: object) -> str:
     """Make the HTML of a value; of one that has none, such as an unfinished cell, its text."""
     with whole_imports():
-        made = importlib.import_module(MAKER)
+        maker = importlib.import_module(MAKER)
     try:
-        return str(made.html(value))
+        return str(maker.html(value))
     except CellgenError:
         return f"<pre>{escape(repr(value))}</pre>"
 
@@ -29,9 +29,9 @@ def html_of(value: object) -> str:
 def latex_of(value: object) -> str | None:
     """Make the LaTeX of a value; None for one that has none."""
     with whole_imports():
-        made = importlib.import_module(MAKER)
+        maker = importlib.import_module(MAKER)
     try:
-        return str(made.latex(value))
+        return str(maker.latex(value))
     except CellgenError:
         return None
 

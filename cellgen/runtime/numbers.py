@@ -28,12 +28,12 @@ NUMBERED = tuple(option for option in OF_OPTIONS if option.numbered)
 
 def c_numbers(options: Options) -> dict[str, int]:
     """The members of the options in C that are numbers."""
-    found = {}
+    numbers = {}
     for option in NUMBERED:
         value = getattr(options, option.name)
         number = int(value is not None) if option.kind == NAMES else number_of(option, value)
-        found[option.c[0].name] = 1 - number if option.inverted else number
-    return found
+        numbers[option.c[0].name] = 1 - number if option.inverted else number
+    return numbers
 
 
 def number_of(option: Option, value: object) -> int:

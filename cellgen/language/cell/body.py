@@ -97,8 +97,8 @@ class Namespace(dict[str, Any]):
                 return self[other]
         frame = sys._getframe(1)
         known = frame.f_globals, frame.f_builtins, frame.f_code.co_freevars
-        asked = frame.f_locals is self and not name.startswith("__")
-        if not asked or any(name in names for names in known):
+        is_read = frame.f_locals is self and not name.startswith("__")
+        if not is_read or any(name in names for names in known):
             raise KeyError(name)
         line, _ = caller()
         advice = advice_on_name(name, self.lines, self.get("__annotations__", ()))

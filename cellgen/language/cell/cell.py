@@ -152,14 +152,14 @@ class Cell(metaclass=CellMeta):
                 keep_old = Static(H)
                 h = where(keep_old > 0, Raw.h_prev, Raw.h_raw)
         """
-        for given in (old, new):
-            if not isinstance(given, str):
+        for name in (old, new):
+            if not isinstance(name, str):
                 raise DeclarationError(
-                    f"{cls.__name__}.replaced: {accept.shown(given)} is no name, expected two, "
+                    f"{cls.__name__}.replaced: {accept.shown(name)} is no name, expected two, "
                     f"such as replaced('h', 'h_raw')",
                     code="declaration.replaced",
                 )
-            check_identifier(given, "value")
+            check_identifier(name, "value")
         options = {"renamed": (old, new)}
         name = f"{cls.__name__}Without{old.title().replace('_', '')}"
         return cast("type[Cell]", types.new_class(name, (cls,), options))

@@ -82,9 +82,9 @@ def check_outputs(draft: Draft, outputs: Iterable[Value]) -> None:
 
 def check_spellings(draft: Draft, bound: Mapping[str, Value]) -> None:
     """Two spellings of one name must not name two values."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name in bound:
-        first = found.setdefault(spelled(name), name)
+        first = names.setdefault(spelled(name), name)
         if first != name:
             raise DeclarationError(
                 f"{first} and {name} are two spellings of one name; spell it {first} in both "
@@ -143,12 +143,12 @@ def check_counts(equation: Equation) -> None:
 def check_told(draft: Draft, declared: tuple[Value, ...]) -> None:
     """Every dimension must follow from the shapes of a call: H + K alone tells neither."""
     axes = [axis.free_symbols for value in declared for axis in value.shape]
-    told: set[Dim] = set()
-    while found := [axis - told for axis in axes if len(axis - told) == 1]:
-        told.update(*found)
+    bound: set[Dim] = set()
+    while single := [axis - bound for axis in axes if len(axis - bound) == 1]:
+        bound.update(*single)
     for value in declared:
         for axis in value.shape:
-            unknown = sorted(axis.free_symbols - told, key=str)
+            unknown = sorted(axis.free_symbols - bound, key=str)
             if unknown:
                 raise DeclarationError(
                     f"{value.name} {format_shape(value.shape)}: no shape of this cell tells "
@@ -259,11 +259,11 @@ def check_splits(draft: Draft, equations: tuple[Equation, ...]) -> None:
             if _is_part(node):
                 _, start, size = node.attributes
                 parts.setdefault(node.operands[0], {})[(start, size)] = equation
-    for source, found in parts.items():
+    for source, places in parts.items():
         total = shape_of(source)[-1]
-        covered = sum(size for _, size in found)
+        covered = sum(size for _, size in places)
         if covered != total:
-            equation = next(iter(found.values()))
+            equation = next(iter(places.values()))
             raise DeclarationError(
                 f"a split of {text(source)} has unused parts: {format_axis(covered)} of "
                 f"{format_axis(total)} units are used; use every part or split off less\n"

@@ -168,8 +168,8 @@ def Scalar(default: float | Expr, *, gradient: bool = False) -> Declaration:  # 
     With ``gradient=True`` its gradient is formed, over time that of all steps and rows.
     """
     _check_flag("Scalar", gradient)
-    given = default if isinstance(default, Expr) else accept.plain(default)
-    if given is None or isinstance(given, bool) or symbols_in(number := sympify(given)):
+    plain = default if isinstance(default, Expr) else accept.plain(default)
+    if plain is None or isinstance(plain, bool) or symbols_in(number := sympify(plain)):
         raise DeclarationError(
             f"Scalar({accept.shown(default)}): the default must be a finite number",
             code="declaration.scalar",

@@ -89,12 +89,12 @@ class Definition:
     @property
     def dims(self) -> tuple[Dim, ...]:
         """Run-time dimensions in order of first appearance, B first."""
-        found: dict[Dim, None] = {B: None}
+        dims: dict[Dim, None] = {B: None}
         for value in (*self.declared, *(equation.target for equation in self.equations)):
             for axis in value.shape:
                 for dim in sorted(axis.free_symbols, key=str):
-                    found.setdefault(dim, None)
-        return tuple(found)
+                    dims.setdefault(dim, None)
+        return tuple(dims)
 
     def with_outputs(self, outputs: tuple[Value, ...]) -> Definition:
         """Return the same cell with other outputs."""

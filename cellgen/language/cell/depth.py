@@ -44,8 +44,8 @@ def depth_explained(class_name: str, expressions: Mapping[str, Expr]) -> Iterato
 
 def depth(expression: Basic) -> int:
     """Count the levels of a tree, without calling itself."""
-    level, found = {id(expression): expression}, 0
+    level, levels = {id(expression): expression}, 0
     while level:
         level = {id(argument): argument for node in level.values() for argument in node.args}
-        found += 1
-    return found
+        levels += 1
+    return levels

@@ -56,8 +56,8 @@ def activation(
             f"activation {name!r} is in the operator table already; choose another name",
             code="declaration.activation",
         )
-    given = tuple(derivative) if isinstance(derivative, Sequence) else (derivative,)
-    derivatives = tuple(_in_rows(stated_one) for stated_one in given)
+    stated_ones = tuple(derivative) if isinstance(derivative, Sequence) else (derivative,)
+    derivatives = tuple(_in_rows(stated_one) for stated_one in stated_ones)
     unread = [f"{{{k}}}" for k in range(len(derivatives)) if f"{{{k}}}" not in c]
     if unread:
         raise DeclarationError(
@@ -76,8 +76,8 @@ def _in_rows(derivative: Derivative) -> Derivative:
     """A derivative that an author wrote, with SymPy's functions and constants in our rows."""
 
     def formed(*arguments: Expr) -> Expr:
-        made = sympify(derivative(*arguments))
-        return from_sympy(made) if isinstance(made, Expr) else made
+        expression = sympify(derivative(*arguments))
+        return from_sympy(expression) if isinstance(expression, Expr) else expression
 
     return formed
 

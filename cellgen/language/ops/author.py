@@ -326,13 +326,13 @@ def _axis_of(what: str, shape: Shape, axis: object) -> int:
             f"built-in) for all of a row{of_two}",
             code="declaration.axis",
         )
-    found = [n for n in own if shape[n] == axis]
-    if len(found) != 1:
-        said = "is twice" if found else "is not"
+    places = [n for n in own if shape[n] == axis]
+    if len(places) != 1:
+        said = "is twice" if places else "is not"
         raise DeclarationError(
             f"{what}(..., axis={format_axis(axis)}): that dimension {said} in "
             f"{format_shape(shape)}, whose rows have {listed}; "
-            + ("give its position from the end, axis=-1" if found else "name one of those"),
+            + ("give its position from the end, axis=-1" if places else "name one of those"),
             code="declaration.axis",
         )
-    return found[0]
+    return places[0]

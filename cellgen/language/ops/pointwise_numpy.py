@@ -47,11 +47,11 @@ _erf_of_floats = np.vectorize(math.erf, otypes=[np.float64])
 
 def np_erf(x: Array) -> Array:
     """On the real line, and beside it to the first order."""
-    made: Array = _erf_of_floats(np.real(x))
+    real_part: Array = _erf_of_floats(np.real(x))
     if not np.iscomplexobj(x):
-        return made
+        return real_part
     slope: Array = (2 / math.sqrt(math.pi)) * np.exp(-(np.real(x) ** 2))
-    return made + 1j * np.imag(x) * slope
+    return real_part + 1j * np.imag(x) * slope
 
 
 def np_abs(x: Array) -> Array:
@@ -61,12 +61,12 @@ def np_abs(x: Array) -> Array:
 
 def np_atan2(y: Array, x: Array) -> Array:
     """On the real line, and beside it to the first order."""
-    made: Array = np.arctan2(np.real(y), np.real(x))
+    real_part: Array = np.arctan2(np.real(y), np.real(x))
     if not np.iscomplexobj(y) and not np.iscomplexobj(x):
-        return made
+        return real_part
     cross = np.real(x) * np.imag(y) - np.real(y) * np.imag(x)
-    found: Array = made + 1j * cross / (np.real(x) ** 2 + np.real(y) ** 2)
-    return found
+    angle: Array = real_part + 1j * cross / (np.real(x) ** 2 + np.real(y) ** 2)
+    return angle
 
 
 def np_where(condition: Array, a: Array, b: Array) -> Array:

@@ -188,29 +188,29 @@ def from_sympy(expression: Expr) -> Expr:
         DeclarationError: a function that the table does not have, a constant that is no real number
             or has no value in a kernel's precisions.
     """
-    made: list[Any] = []
+    nodes: list[Any] = []
     constant: list[bool] = []
     for node, places in Graph(expression):
         is_constant = _is_constant(node, [constant[place] for place in places])
         constant.append(is_constant)
         if is_constant:  # evaluated where it is read, as a whole
-            made.append(node)
+            nodes.append(node)
             continue
-        numbers = [made[place] for place in places if constant[place]]
-        operands = [made[place] for place in places if not constant[place]]
+        numbers = [nodes[place] for place in places if constant[place]]
+        operands = [nodes[place] for place in places if not constant[place]]
         if isinstance(node, sympy.Add | sympy.Mul):
             joined = [exact_constant(node.func(*numbers))] if numbers else []
-            made.append(node.func(*joined, *operands))
+            nodes.append(node.func(*joined, *operands))
             continue
         accepted = sympy.S.Infinity if isinstance(node, TAKING_INFINITY) else None
         operands = [
-            exact_constant(made[place])
-            if constant[place] and abs(made[place]) != accepted
-            else made[place]
+            exact_constant(nodes[place])
+            if constant[place] and abs(nodes[place]) != accepted
+            else nodes[place]
             for place in places
         ]
-        made.append(_row_of(node, operands))
-    result: Expr = exact_constant(made[-1]) if constant[-1] else made[-1]
+        nodes.append(_row_of(node, operands))
+    result: Expr = exact_constant(nodes[-1]) if constant[-1] else nodes[-1]
     return result
 
 

@@ -156,15 +156,15 @@ def coupled_states(step: Program, following: Mapping[Value, Value]) -> list[tupl
 def _read_by(step: Program, new: Value, following: Mapping[Value, Value]) -> set[Value]:
     """The states that a new state reads, before their step or after it."""
     others = {value: state for state, value in following.items() if value != new}
-    needed, found = {new}, set()
+    needed, states = {new}, set()
     for statement in reversed(step.statements):
         if statement.target not in needed:
             continue
         if statement.target in others:
-            found.add(others[statement.target])
+            states.add(others[statement.target])
             continue
         needed.update(statement.operands)
-    return found | (needed & set(following))
+    return states | (needed & set(following))
 
 
 def _beside(layers: list[Layer | Refusal], streams: Streams) -> list[Layer | Refusal]:

@@ -249,8 +249,8 @@ class _Writer:
     def _scores(self, query: Value, key: Value, after: bool) -> Value:
         """``X(q, k)``: what each step added, as a query of each later step finds it."""
         q, k = self.streams[query], self.streams[key]
-        found = self._pairs(q, k, after)
-        return found if self.restart is None else self.chunk.emit("X", found * self.same)
+        scores = self._pairs(q, k, after)
+        return scores if self.restart is None else self.chunk.emit("X", scores * self.same)
 
     def _pairs(self, q: Value, k: Value, after: bool) -> Value:
         chunk, decay = self.chunk, self.memory.decay
@@ -261,9 +261,9 @@ class _Writer:
         if decay is Decay.KEY:
             q = chunk.emit(f"{q.name}_decayed", q * self._decay(after))
             k = chunk.emit(f"{k.name}_grown", k * self.grown)
-        found = chunk.apply("X", mask, chunk.apply("X", "chunk_nt", q, k))
+        scores = chunk.apply("X", mask, chunk.apply("X", "chunk_nt", q, k))
         if decay is not Decay.HEAD:
-            return found
+            return scores
         gap = chunk.emit("gap", (self.after if after else self.before) - self.turned)
         between = chunk.emit("between", exp(chunk.apply("gap", mask, gap)))
-        return chunk.emit("X", found * between)
+        return chunk.emit("X", scores * between)

@@ -321,5 +321,5 @@ def _nearest(starts: Iterable[Expr]) -> Expr:
 
 def _own_names(names: Names, values: Iterable[Value]) -> dict[Value, str]:
     """What adjoints that callers give and take are called: no term of another one has the name."""
-    asked = dict.fromkeys(values)
-    return {value: names.fresh(f"d_{value.name}", is_whole=True) for value in asked}
+    unique = dict.fromkeys(values)
+    return {value: names.fresh(f"d_{value.name}", is_whole=True) for value in unique}

@@ -26,12 +26,12 @@ def gather_products(program: Program) -> Program:
 
 def _ready(waiting: list[Statement], formed: set[Value], kind: bool | None) -> list[Statement]:
     """Statements of one kind whose operands are formed, each marked as formed itself."""
-    found = []
+    ready = []
     for statement in waiting:
         if _is_outer(statement) is kind and formed.issuperset(statement.operands):
-            found.append(statement)
+            ready.append(statement)
             formed.add(statement.target)
-    return found
+    return ready
 
 
 def _is_outer(statement: Statement) -> bool | None:

@@ -63,12 +63,12 @@ class _Narrowing:
             return []
         ordered, position = [], Integer(0)
         while nodes:
-            found = next((n for n in nodes if n.attributes[1] == position), None)
-            if found is None:
+            part = next((n for n in nodes if n.attributes[1] == position), None)
+            if part is None:
                 return []
-            nodes.remove(found)
-            ordered.append(found)
-            position = position + found.attributes[2]
+            nodes.remove(part)
+            ordered.append(part)
+            position = position + part.attributes[2]
         return ordered if position == statement.target.shape[-1] else []
 
     def _piece(self, statement: Statement, node: Apply) -> Value:

@@ -77,8 +77,8 @@ class MaskedCell:
                 ns[mask.name] = declaration
             state(ns, [cast(Expr, ns[mask.name]) for mask, _ in self.masks])
 
-        made = types.new_class(self.class_name, (self.cell,), {"name": self.name}, body)
-        return cast("type[Cell]", made)
+        cell = types.new_class(self.class_name, (self.cell,), {"name": self.name}, body)
+        return cast("type[Cell]", cell)
 
 
 _DOCS = {

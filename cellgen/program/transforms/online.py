@@ -92,19 +92,19 @@ def gradients_of(cell: type[Cell]) -> Mapping[str, str]:
         DeclarationError: what was given is no complete cell, or no online cell.
     """
     definition = definition_of(cell)
-    found: Mapping[str, str] | None = getattr(cell, "__gradients__", None)
-    if found is None:
+    stored: Mapping[str, str] | None = getattr(cell, "__gradients__", None)
+    if stored is None:
         raise DeclarationError(
             f"{definition.class_name} is no online cell; pass what online(Cell) returned",
             code="declaration.online",
         )
-    return found
+    return stored
 
 
 def approximation_of(cell: type[Cell]) -> str:
     """Return the approximation that made an online cell; of any other cell an empty text."""
-    found: str = getattr(cell, "__approximation__", EXACT)
-    return found
+    stored: str = getattr(cell, "__approximation__", EXACT)
+    return stored
 
 
 def _chosen(
@@ -189,9 +189,9 @@ class _OnlineBody:
             self.made[value] = self.made.get(expression, expression)
         for trace, name in zip(traces.traces, names, strict=True):
             ns[name] = self._next_trace(trace)
-        found = self._gradients(ns)
-        ns["outputs"] = (*definition.outputs, *(ns[name] for name in (*found.values(), *names)))
-        ns["__gradients__"] = types.MappingProxyType(found)
+        gradients = self._gradients(ns)
+        ns["outputs"] = (*definition.outputs, *(ns[name] for name in (*gradients.values(), *names)))
+        ns["__gradients__"] = types.MappingProxyType(gradients)
         ns["__approximation__"] = traces.approximation
 
     def _stated(self, ns: dict[str, object], name: str, declared: object) -> Expr:
@@ -214,49 +214,49 @@ class _OnlineBody:
     def _fresh_state(self, name: str) -> str:
         """A name for a new value whose own value before the step has a name of its own, too."""
         while True:
-            made = self.names.fresh(name, is_whole=True)
-            before = f"{made}_prev"
+            new_name = self.names.fresh(name, is_whole=True)
+            before = f"{new_name}_prev"
             if self.names.fresh(before, is_whole=True) == before:
-                return made
+                return new_name
 
     # --- equations ---
 
     def _planned(self) -> list[Statement]:
         """What traces and gradients read, restored. A term that one sum reads stands in it."""
-        found: dict[Expr, Value] = {}
+        targets: dict[Expr, Value] = {}
         for statement in self._of_traces():
             expression = self._restored(statement)
             if expression.is_Number or isinstance(expression, Value):
                 self.made[statement.target] = self.made.get(expression, expression)
             elif statement.target.role is Role.TEMPORARY:  # as the cell has it: one value, not two
                 self.made[statement.target] = expression
-            elif expression in found:
-                self.made[statement.target] = found[expression]
+            elif expression in targets:
+                self.made[statement.target] = targets[expression]
             else:
-                found[expression] = statement.target
-        asked = {v for a in self._asked() for v in self.made.get(a, a).atoms(Value)}
-        pending = [Statement(target, expression) for expression, target in found.items()]
-        wanted = needed(pending, asked, set())
+                targets[expression] = statement.target
+        read = {v for a in self._asked() for v in self.made.get(a, a).atoms(Value)}
+        pending = [Statement(target, expression) for expression, target in targets.items()]
+        wanted = needed(pending, read, set())
         readers, kept, swap = readers_of(wanted), list[Statement](), dict[Expr, Expr]()
         for statement in wanted:
-            made = Statement(statement.target, statement.expression.xreplace(swap))
-            if made.target in asked or not stands_in(made, readers.get(made.target, ())):
-                kept.append(made)
+            restored = Statement(statement.target, statement.expression.xreplace(swap))
+            if restored.target in read or not stands_in(restored, readers.get(restored.target, ())):
+                kept.append(restored)
             else:
-                swap[made.target] = made.expression
-        return needed(kept, asked, set())
+                swap[restored.target] = restored.expression
+        return needed(kept, read, set())
 
     def _of_traces(self) -> list[Statement]:
         """Statements of the traces' program that are needed, diagonals of weights first."""
-        found = needed(self.traces.statements, self._asked(), set(self.own) | set(self.made))
-        read = {value for statement in found for value in statement.operands}
+        statements = needed(self.traces.statements, self._asked(), set(self.own) | set(self.made))
+        read = {value for statement in statements for value in statement.operands}
         diagonals = self.traces.probed.diagonals
         own = [
             Statement(value, _diagonal(self.made.get(weight, weight)))
             for weight, value in diagonals.items()
             if value in read
         ]
-        return [*own, *found]
+        return [*own, *statements]
 
     def _read(self, statements: Iterable[Statement]) -> list[tuple[Value, Value]]:
         """Outputs whose gradients reach a parameter, each with what stands for its gradient."""
@@ -280,15 +280,15 @@ class _OnlineBody:
             return cast(Expr, expression.xreplace(self.made))
         operands = []
         for operand in expression.operands:
-            made = operand.xreplace(self.made)
-            if _without_rows(Apply(expression.op, (made,), expression.attributes)) == made:
-                return made
+            flat = operand.xreplace(self.made)
+            if _without_rows(Apply(expression.op, (flat,), expression.attributes)) == flat:
+                return flat
             rows = B in shape_of(operand)
-            if rows and statement.traits.is_reshape and B not in shape_of(made):  # of a weight
-                return Apply(expression.op, (made,), expression.attributes[1:])
-            if rows and shape_of(made) != shape_of(operand):
-                made += self._zeros(shape_of(operand))
-            operands.append(made)
+            if rows and statement.traits.is_reshape and B not in shape_of(flat):  # of a weight
+                return Apply(expression.op, (flat,), expression.attributes[1:])
+            if rows and shape_of(flat) != shape_of(operand):
+                flat += self._zeros(shape_of(operand))
+            operands.append(flat)
         return Apply(expression.op, operands, expression.attributes)
 
     def _zeros(self, shape: Shape) -> Expr:
@@ -312,13 +312,13 @@ class _OnlineBody:
             slope = coupling.slope.xreplace(self.made)
             terms.append(self._along(group, self._in_parts(group, slope, state), state) * before)
         for place in group.places:
-            found = [(start, s.xreplace(self.made)) for p, start, s in trace.slopes if p == place]
-            if not found:
+            slopes = [(start, s.xreplace(self.made)) for p, start, s in trace.slopes if p == place]
+            if not slopes:
                 continue
-            slope = found[0][1] if not group.parts else self._joined(group, dict(found), state)
-            made = self._along(group, slope, state)
+            slope = slopes[0][1] if not group.parts else self._joined(group, dict(slopes), state)
+            along = self._along(group, slope, state)
             rank = len(group.units or state.shape[1:])
-            terms.append(made if place.factor is None else _factor(place, rank) * made)
+            terms.append(along if place.factor is None else _factor(place, rank) * along)
         return self._wide(sympy.Add(*terms), self.before[id(group), state])
 
     def _wide(self, expression: Expr, like: Expr) -> Expr:
@@ -368,28 +368,28 @@ class _OnlineBody:
             if trace.state in self.traces.adjoints:
                 terms.setdefault(trace.group.parameter, []).append(self._of_past(trace))
         names: dict[str, str] = {}
-        for parameter, found in terms.items():
+        for parameter, factors in terms.items():
             name = self._fresh_state(_named("grad", parameter))
             before = self._stated(ns, f"{name}_prev", State(*_row_shape(parameter)))
-            ns[name] = before + sympy.Add(*found)
+            ns[name] = before + sympy.Add(*factors)
             names[str(parameter.name)] = name
         return names
 
     def _adjoint(self, value: Value) -> Expr:
         """The gradient of this step's loss by a value, with a row for each of the batch."""
-        made = self.traces.adjoints[value].xreplace(self.made)
-        return made if shape_of(made) == value.shape else made + self._zeros(value.shape)
+        adjoint = self.traces.adjoints[value].xreplace(self.made)
+        return adjoint if shape_of(adjoint) == value.shape else adjoint + self._zeros(value.shape)
 
     def _of_past(self, trace: Trace) -> Expr:
         """What this step's loss gives a parameter through a state of the step before."""
         group, state = trace.group, trace.state
         back = self._in_parts(group, self._adjoint(state), state)
-        made = self._along(group, back, state) * self.before[id(group), state]
+        past = self._along(group, back, state) * self.before[id(group), state]
         shape = (B, *_row_shape(group.parameter))
         lying = shape if group.parts else (B, *_with_factor(group, trace.axes))
-        if shape_of(made) != lying:
-            made = Apply("sum_to", (made,), lying)
-        return made if lying == shape else Apply("reshape", (made,), shape)
+        if shape_of(past) != lying:
+            past = Apply("sum_to", (past,), lying)
+        return past if lying == shape else Apply("reshape", (past,), shape)
 
 
 def _named(prefix: str, value: Value) -> str:

@@ -175,8 +175,8 @@ class OwnUnits:
         for own in blocks:
             for way, slope in self.ways[first].items():
                 if way.at is None:
-                    made = self._named(target, way, self.branches.product(slope, own))
-                    self.ways[target][replace(way, at=at if len(blocks) > 1 else None)] = made
+                    product = self._named(target, way, self.branches.product(slope, own))
+                    self.ways[target][replace(way, at=at if len(blocks) > 1 else None)] = product
             at += own.shape[-1]
 
     def _named(self, target: Value, way: Way, slope: Expr) -> Expr:
@@ -186,11 +186,11 @@ class OwnUnits:
         source = self.called.get(way.source, str(way.source.name))
         name = self.names.fresh(f"{target.name}_by_{source}")
         order = SLOPE_ORDER + len(self.statements)
-        made = Value(name, shape_of(slope), Role.TANGENT, "", order)
-        statement = Statement(made, slope)
+        value = Value(name, shape_of(slope), Role.TANGENT, "", order)
+        statement = Statement(value, slope)
         self.statements.append(statement)
         self.branches.learn(statement)
-        return made
+        return value
 
 
 def _lie_apart(way: Way, start: Expr, size: Expr) -> bool:

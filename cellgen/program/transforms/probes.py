@@ -222,15 +222,15 @@ class _Probing:
         met = self.learned & weight.atoms(Value)
         if B not in shape_of(left) and (met or self.learned & left.atoms(Value)):
             raise self._joined(node)
-        made = self._carried(node, left, weight)
+        carried = self._carried(node, left, weight)
         if not met:
-            return made
+            return carried
         if weight not in self.parameters:
             raise self._joined(node)
         probe = self._add(f"{weight.name}_product", shape_of(node), Integer(0))
         entry = Manner.BY_HEAD if len(shape_of(left)) == 3 else Manner.PRODUCT
         self.places.append(ProbePlace(weight, entry, probe, left))
-        return made + probe
+        return carried + probe
 
     def _carried(self, node: Apply, left: Expr, weight: Expr) -> Expr:
         """The product; of states that are held where it carries them on."""
@@ -238,17 +238,17 @@ class _Probing:
         still = self._still(moving) if self._carries else moving
         if not self.keeps_diagonals or not self._carries or not isinstance(weight, Value):
             return Apply(node.op, (still, weight), node.attributes)
-        made = Integer(0)
+        total = Integer(0)
         for start, piece in self._pieces(left):
             moving = self._rewritten(piece)
             still, rows = self._still(moving), self._rows(weight, start, shape_of(piece)[-1])
-            made += Apply(node.op, (still, rows), node.attributes)
+            total += Apply(node.op, (still, rows), node.attributes)
             blocks = [self._diagonal(block) for block in self._columns(rows)]
             own = tuple(diagonal for diagonal in blocks if diagonal is not None)
             if own:
                 self.own_units[rows] = own
-                made += concat(*((moving - still) * diagonal for diagonal in own))
-        return made
+                total += concat(*((moving - still) * diagonal for diagonal in own))
+        return total
 
     def _pieces(self, left: Expr) -> list[tuple[Expr, Expr]]:
         """What is joined in a factor of a product, each with its first unit; or the whole."""
@@ -311,7 +311,7 @@ class _Probing:
         )
 
 
-def _aligned(node: Expr, made: Sequence[Expr]) -> list[Expr]:
+def _aligned(node: Expr, arguments: Sequence[Expr]) -> list[Expr]:
     """Arguments that have got rows, with their axes where they meet the others without.
 
     Beside (B, D, K) what was (K,) is (B, 1, K), and beside (B, H) what was (1, H) is (B, H). A
@@ -319,7 +319,7 @@ def _aligned(node: Expr, made: Sequence[Expr]) -> list[Expr]:
     """
     shape, aligned = shape_of(node), list[Expr]()
     inner = max(len(shape) - (B in shape), 1)
-    for old, new in zip(node.args, made, strict=True):
+    for old, new in zip(node.args, arguments, strict=True):
         units = shape_of(new)[1:]
         if B in shape_of(new) and B not in shape_of(old) and len(units) != inner:
             wide = (*(Integer(1) for _ in range(inner - len(units))), *units)
@@ -330,11 +330,11 @@ def _aligned(node: Expr, made: Sequence[Expr]) -> list[Expr]:
 
 def _carrying(definition: Definition) -> set[Value]:
     """Values that new states wait for."""
-    found = {definition.next_state(state) for state in definition.states}
+    carrying = {definition.next_state(state) for state in definition.states}
     for equation in reversed(definition.equations):
-        if equation.target in found:
-            found |= equation.expression.atoms(Value)
-    return found
+        if equation.target in carrying:
+            carrying |= equation.expression.atoms(Value)
+    return carrying
 
 
 def _reached(equations: Sequence[Equation], outputs: Iterable[Value]) -> tuple[Equation, ...]:

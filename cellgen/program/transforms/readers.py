@@ -42,34 +42,34 @@ def _reads(expression: Expr, inside: bool) -> set[Value]:
 def only_in_products(definition: Definition) -> set[Value]:
     """Named values that nothing but products reads."""
     new_states = {definition.next_state(state) for state in definition.states}
-    found = {e.target for e in definition.equations} - new_states - set(definition.outputs)
+    candidates = {e.target for e in definition.equations} - new_states - set(definition.outputs)
     while True:
-        others = [e for e in definition.equations if e.target not in found]
+        others = [e for e in definition.equations if e.target not in candidates]
         elsewhere = set().union(*(_reads(e.expression, inside=False) for e in others))
-        if not found & elsewhere:
-            return found
-        found -= elsewhere
+        if not candidates & elsewhere:
+            return candidates
+        candidates -= elsewhere
 
 
 def read_by_products(definition: Definition, carriers: set[Value]) -> set[Value]:
     """Values that products read, on their own or inside a carrier."""
-    found: set[Value] = set()
+    read: set[Value] = set()
     for equation in definition.equations:
         whole = equation.target in carriers
         expression = equation.expression
-        found |= expression.atoms(Value) if whole else _reads(expression, inside=True)
-    return found
+        read |= expression.atoms(Value) if whole else _reads(expression, inside=True)
+    return read
 
 
 def values_of_weights(definition: Definition) -> list[Value]:
     """Weights, and named values that are formed from weights (and scalars) alone."""
-    found = list(definition.parameters)
+    of_weights = list(definition.parameters)
     scalars = set(definition.with_role(Role.SCALAR))
     for equation in definition.equations:
         read = equation.expression.atoms(Value)
-        if read & set(found) and read <= scalars | set(found):
-            found.append(equation.target)
-    return found
+        if read & set(of_weights) and read <= scalars | set(of_weights):
+            of_weights.append(equation.target)
+    return of_weights
 
 
 def recurrent_weights(definition: Definition) -> list[Value]:
@@ -81,29 +81,29 @@ def recurrent_weights(definition: Definition) -> list[Value]:
         if e.target in carriers and states & e.expression.atoms(Value)
     }
     of_weights = set(values_of_weights(definition))
-    found: set[Value] = set()
+    multiplied: set[Value] = set()
     for equation in definition.equations:
         for node in equation.expression.atoms(Apply):
             if _operand(node) and node.operands[0].atoms(Value) & (states | carrying):
-                found |= node.operands[1].atoms(Value) & of_weights
-    if not found:
+                multiplied |= node.operands[1].atoms(Value) & of_weights
+    if not multiplied:
         for equation in definition.equations:
             for node in equation.expression.atoms(Mul):
                 if states & set(node.args):
-                    found |= of_weights & set(node.args)
-    origins = {origin for value in found for origin in _origins(definition, value)}
+                    multiplied |= of_weights & set(node.args)
+    origins = {origin for value in multiplied for origin in _origins(definition, value)}
     return [value for value in values_of_weights(definition) if value in origins]
 
 
 def _origins(definition: Definition, value: Value) -> set[Value]:
     """The learned weights that a value is a linear function of, else the value itself."""
-    found = [e.expression for e in definition.equations if e.target == value]
-    if not found:
+    expressions = [e.expression for e in definition.equations if e.target == value]
+    if not expressions:
         return {value}
     constant = {*definition.fixed, *definition.with_role(Role.SCALAR)}
-    if not _is_linear(found[0], constant):
+    if not _is_linear(expressions[0], constant):
         return {value}
-    inner = found[0].atoms(Value) - constant
+    inner = expressions[0].atoms(Value) - constant
     return set().union(*(_origins(definition, origin) for origin in inner))
 
 

@@ -14,12 +14,12 @@ def needed(
     statements: Sequence[Statement], results: Iterable[Value], own: set[Value]
 ) -> list[Statement]:
     """Statements that some results read and that the cell's equations do not state."""
-    wanted, found = set(results), []
+    wanted, statements_read = set(results), []
     for statement in reversed(statements):
         if statement.target in wanted and statement.target not in own:
-            found.append(statement)
+            statements_read.append(statement)
             wanted |= statement.expression.atoms(Value)
-    return found[::-1]
+    return statements_read[::-1]
 
 
 def readers_of(statements: Iterable[Statement]) -> dict[Value, list[Statement]]:

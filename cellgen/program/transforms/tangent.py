@@ -86,13 +86,13 @@ def directions_of(cell: type[Cell]) -> Mapping[str, str]:
         DeclarationError: what was given is no complete cell, or no tangent of one.
     """
     definition = definition_of(cell)
-    found: Mapping[str, str] | None = getattr(cell, "__directions__", None)
-    if found is None:
+    stored: Mapping[str, str] | None = getattr(cell, "__directions__", None)
+    if stored is None:
         raise DeclarationError(
             f"{definition.class_name} is no tangent of a cell; pass what tangent(Cell) returned",
             code="declaration.tangent",
         )
-    return found
+    return stored
 
 
 def _chosen(definition: Definition, by: Iterable[str | Value] | None) -> tuple[Value, ...]:
@@ -135,8 +135,8 @@ def _tangent(cell: type[Cell], chosen: tuple[Value, ...], are_named: bool, name:
     if are_named and idle:
         raise _fault(definition, f"no output has a derivative by {', '.join(idle)}; leave it out")
     options = {"name": name}
-    made = types.new_class(f"Tangent{definition.class_name}", (cell,), options, body.state)
-    return cast("type[Cell]", made)
+    cell_type = types.new_class(f"Tangent{definition.class_name}", (cell,), options, body.state)
+    return cast("type[Cell]", cell_type)
 
 
 class _Body:
@@ -173,10 +173,10 @@ class _Body:
         self._equations(ns)
         ns["outputs"] = (*definition.outputs, *self._directions(definition.outputs).values())
         if definition.gradients is not None:
-            asked = definition.gradients
-            ns["gradients"] = (*asked, *self._directions(asked).values())
-        found = self._directions((*self.moving, *definition.outputs))
-        names = {str(value.name): str(dot) for value, dot in found.items()}
+            gradients = definition.gradients
+            ns["gradients"] = (*gradients, *self._directions(gradients).values())
+        directions = self._directions((*self.moving, *definition.outputs))
+        names = {str(value.name): str(dot) for value, dot in directions.items()}
         ns["__directions__"] = types.MappingProxyType(names)
 
     def _directions(self, values: Iterable[Value]) -> dict[Value, Expr]:
@@ -242,9 +242,9 @@ def _moved(
     """Derive the tangent along what is chosen, and along the states that follow it."""
     moving = list(chosen)
     while True:
-        given = [v for v in definition.declared if v in moving and v in flat.arguments]
-        given += [v for v in definition.states if v in moving and v not in given]
-        program, dots = directional(flat, given)
+        moved = [v for v in definition.declared if v in moving and v in flat.arguments]
+        moved += [v for v in definition.states if v in moving and v not in moved]
+        program, dots = directional(flat, moved)
         still = {s.target for s in program.statements if s.expression == 0}
         follow = [s for s in definition.states if dots[definition.next_state(s)] not in still]
         if set(follow) <= set(moving):

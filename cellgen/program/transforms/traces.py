@@ -85,9 +85,9 @@ class Traces:
         keeps = approximation == SNAP_1
         self.probed = probed(definition, parameters, holds=holds, keeps_diagonals=keeps)
         self.program = forward_program(self.probed.definition)
-        given = set(self.program.arguments)
-        self.places = [place for place in self.probed.places if place.probe in given]
-        self.states = [state for state in definition.states if state in given]
+        arguments = set(self.program.arguments)
+        self.places = [place for place in self.probed.places if place.probe in arguments]
+        self.states = [state for state in definition.states if state in arguments]
         called = {place.probe: str(place.parameter.name) for place in self.places}
         sources = [*called, *self.states]
         self.units = OwnUnits(self.program, sources, self._own_units, called)
@@ -113,12 +113,12 @@ class Traces:
 
     def _coupled(self, state: Value) -> dict[Value, list[tuple[Way, Expr]]]:
         """The states of the step before that a new state follows unit by unit."""
-        found: dict[Value, list[tuple[Way, Expr]]] = {}
+        ways: dict[Value, list[tuple[Way, Expr]]] = {}
         for way, slope in self.units.ways[self.definition.next_state(state)].items():
             whole = _without_ones(way.axes) == _without_ones(way.source.shape[1:])
             if way.source in self.states and way.start == 0 and whole:
-                found.setdefault(way.source, []).append((way, slope))
-        return found
+                ways.setdefault(way.source, []).append((way, slope))
+        return ways
 
     def _follows(self, state: Value) -> set[Value]:
         """Every source that a new state follows, in whatever manner."""
@@ -161,9 +161,9 @@ class Traces:
         swap = dict(self.probed.restored)
         definitions = self.program.definitions
         for operand in statement.operands:
-            made = definitions.get(operand)
-            if made is not None and operand not in swap and made.is_pointwise:
-                swap[operand] = made.expression.xreplace(self.probed.restored)
+            definition = definitions.get(operand)
+            if definition is not None and operand not in swap and definition.is_pointwise:
+                swap[operand] = definition.expression.xreplace(self.probed.restored)
         return text(statement.expression.xreplace(swap))
 
     # --- traces ---
@@ -196,7 +196,7 @@ class Traces:
 
     def _all(self) -> list[Trace]:
         """Every trace that is not 0, in the order of parameters and states."""
-        found: list[Trace] = []
+        traces: list[Trace] = []
         for group in self._groups():
             axes: dict[Value, Shape] = {}
             for _ in self.definition.states:  # each round reaches one state more, or none
@@ -205,8 +205,8 @@ class Traces:
                     if lying is not None:
                         axes[state] = lying
             states = [state for state in self.definition.states if state in axes]
-            found += [self._trace(group, state, axes) for state in states]
-        return found
+            traces += [self._trace(group, state, axes) for state in states]
+        return traces
 
     def _axes(self, group: TraceGroup, state: Value, known: Mapping[Value, Shape]) -> Shape | None:
         """How a state lies along what a parameter forms; nothing where it does not follow it."""
@@ -226,9 +226,9 @@ class Traces:
         slopes = [(probes[w.source], w.start, own) for w, own in ways.items() if w.source in probes]
         couplings = [
             Coupling(source, own, way.axes)
-            for source, found in self._coupled(state).items()
+            for source, links in self._coupled(state).items()
             if source in axes
-            for way, own in found
+            for way, own in links
         ]
         return Trace(group, state, axes[state], tuple(slopes), tuple(couplings))
 

@@ -256,15 +256,15 @@ def _command() -> tuple[str, ...]:
                     f"correct {variable} or unset it"
                 )
             return words
-    found = _found_command()
-    if found is None:
+    command = _found_command()
+    if command is None:
         if system.is_windows():
             raise BuildError(f"no C compiler: {FIX_WINDOWS}. {STILL_WORKS}")
         raise BuildError(
             f"no C compiler: none of cc, gcc, clang is on PATH and the ziglang wheel is not "
             f"installed; {FIX_COMPILER}. {STILL_WORKS}"
         )
-    return found
+    return command
 
 
 def _found_command() -> tuple[str, ...] | None:
@@ -330,10 +330,10 @@ def _check_arithmetic(command: tuple[str, ...]) -> None:
     Raises:
         BuildError: naming the flag, and what has it.
     """
-    given = (*command, *_words(FLAGS_VARIABLE))
-    for place, flag in enumerate(given):
+    flags = (*command, *_words(FLAGS_VARIABLE))
+    for place, flag in enumerate(flags):
         undone = flag.replace("-fno-", "-f") if "-fno-" in flag else flag.replace("-f", "-fno-", 1)
-        if flag in INEXACT_FLAGS and (undone == flag or undone not in given[place:]):
+        if flag in INEXACT_FLAGS and (undone == flag or undone not in flags[place:]):
             found = "the compiler's command" if place < len(command) else FLAGS_VARIABLE
             raise BuildError(
                 f"{found} has {flag}, with which kernels would not keep NaN, infinities "

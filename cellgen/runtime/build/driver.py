@@ -32,19 +32,19 @@ _ahead: dict[str, Future[Path | None]] = {}
 after_fork_in_child(_ahead.clear)  # these threads are the parent's
 
 
-def compiled(files: SourceFiles, found: CompilerInfo) -> Path:
+def compiled(files: SourceFiles, info: CompilerInfo) -> Path:
     """Find the driver's object or compile it; wait for it where a thread is at it.
 
     Raises BuildError.
     """
-    entry, began = _entry(files, found), time.monotonic()
+    entry, began = _entry(files, info), time.monotonic()
     ahead = _ahead.get(entry)
     if ahead is not None:
         with progress(f"compiling {DRIVER}", began=began):
             path = result_of(ahead)
         if path is not None:
             return path
-    return cache.made(entry, files.files, lambda place: _compile(place, entry, found))[0]
+    return cache.made(entry, files.files, lambda place: _compile(place, entry, info))[0]
 
 
 @contextmanager
@@ -60,19 +60,19 @@ def before_cells(include: Path) -> Iterator[None]:
 
 
 @contextmanager
-def beside(files: SourceFiles, found: CompilerInfo) -> Iterator[None]:
+def beside(files: SourceFiles, info: CompilerInfo) -> Iterator[None]:
     """Compile the driver beside the body, in which ``compiled`` gives it.
 
     Nothing is done where the cache has it, or anybody is at it. What still runs when the body ends
     is stopped.
     """
-    entry = _entry(files, found)
+    entry = _entry(files, info)
     stoppable, future = Stoppable(), Future[Path | None]()
     if cache.has(entry) or _ahead.setdefault(entry, future) is not future:
         yield
         return
     worker = threading.Thread(
-        target=_compile_ahead, args=(entry, files, found, stoppable, future), daemon=True
+        target=_compile_ahead, args=(entry, files, info, stoppable, future), daemon=True
     )
     try:
         try:
@@ -90,7 +90,7 @@ def beside(files: SourceFiles, found: CompilerInfo) -> Iterator[None]:
 def _compile_ahead(
     entry: str,
     files: SourceFiles,
-    found: CompilerInfo,
+    info: CompilerInfo,
     stoppable: Stoppable,
     future: Future[Path | None],
 ) -> None:
@@ -98,7 +98,7 @@ def _compile_ahead(
     try:
         future.set_result(
             cache.made_if_free(
-                entry, files.files, lambda place: _compile(place, entry, found, stoppable)
+                entry, files.files, lambda place: _compile(place, entry, info, stoppable)
             )
         )
     except BaseException as error:
@@ -108,16 +108,16 @@ def _compile_ahead(
             future.set_exception(error)
 
 
-def _entry(files: SourceFiles, found: CompilerInfo) -> str:
+def _entry(files: SourceFiles, info: CompilerInfo) -> str:
     texts = ((f"file {name}", text) for name, text in files.files)
-    return f"{DRIVER}-{cache.digest([*texts, *found.facts])}"
+    return f"{DRIVER}-{cache.digest([*texts, *info.facts])}"
 
 
 def _compile(
-    place: Path, entry: str, found: CompilerInfo, stoppable: Stoppable | None = None
+    place: Path, entry: str, info: CompilerInfo, stoppable: Stoppable | None = None
 ) -> str:
     """Compile both precisions side by side, and join them."""
-    call = (*found.command, *found.flags, "-Iinclude")
+    call = (*info.command, *info.flags, "-Iinclude")
     halves = [compiling(call, f"include/{stem}", "") for stem in DRIVER_SOURCES]
     return joined(place, DRIVER, entry, call, halves, stoppable)
 

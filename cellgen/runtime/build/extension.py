@@ -82,18 +82,18 @@ def _described(source: Path) -> tuple[CompilerInfo, str, SourceFiles, tuple[str,
     Raises BuildError.
     """
     folders = _headers()
-    found, text = of_cache(), {source.name: source.read_text(encoding="utf-8")}
+    info, text = of_cache(), {source.name: source.read_text(encoding="utf-8")}
     files = SourceFiles.gather(source.stem, text, source.parent, include_folder())
     includes = ["-Iinclude", *(f"-I{folder}" for folder in folders)]
-    call = (*found.command, *FLAGS, *link_flags(), *includes, source.name)
+    call = (*info.command, *FLAGS, *link_flags(), *includes, source.name)
     facts = [
-        *found.facts,
+        *info.facts,
         ("command", repr(call)),
         ("python", f"{sys.version}\n{sysconfig.get_config_var('SOABI')}"),
         ("numpy", np.__version__),
         *files.files,
     ]
-    return found, f"{source.stem}-{cache.digest(facts)}", files, call
+    return info, f"{source.stem}-{cache.digest(facts)}", files, call
 
 
 def _headers() -> list[Path]:

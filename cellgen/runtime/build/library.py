@@ -40,9 +40,9 @@ _ffi = _cffi_backend.FFI()
 
 def _struct(name: str, members: Iterable[tuple[str, CType]]) -> CType:
     """Make a struct type from its members in order."""
-    made = _cffi_backend.new_struct_type(name)
-    _cffi_backend.complete_struct_or_union(made, [(m, kind, -1) for m, kind in members])
-    return made
+    struct = _cffi_backend.new_struct_type(name)
+    _cffi_backend.complete_struct_or_union(struct, [(m, kind, -1) for m, kind in members])
+    return struct
 
 
 def _pointer(kind: CType) -> CType:
@@ -129,8 +129,8 @@ class Types:
 
     def typeof(self, name: str) -> CType:
         """The type of a name."""
-        found = self._known.get(name)
-        return _ffi.typeof(name) if found is None else found
+        known = self._known.get(name)
+        return _ffi.typeof(name) if known is None else known
 
     def sizeof(self, name: str) -> int:
         """Bytes of a type."""
@@ -178,10 +178,12 @@ class LibrarySymbols:
                     self._found[names.pack] = _by_dimension(entry.pack, count)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        found: dict[str, Callable[..., Any]] = self.__dict__.get("_found", {})
-        if name not in found:
-            raise AttributeError(f"this kernel has no function {name!r}; it has {', '.join(found)}")
-        return found[name]
+        functions: dict[str, Callable[..., Any]] = self.__dict__.get("_found", {})
+        if name not in functions:
+            raise AttributeError(
+                f"this kernel has no function {name!r}; it has {', '.join(functions)}"
+            )
+        return functions[name]
 
     def add(self, name: str, function: Callable[..., Any]) -> None:
         """Give a name to a further function."""
@@ -246,15 +248,15 @@ def load(path: Path, interface: Interface) -> Library:
     }
     lib = LibrarySymbols(interface, entries)
     if interface.has_team:
-        for name, made in zip(
+        for name, function in zip(
             interface.team_symbols, (cell.team_create, cell.team_destroy), strict=True
         ):
-            lib.add(name, made)
+            lib.add(name, function)
     return Library(ffi, lib, entries, shared, descriptor)
 
 
-def _entry(struct: CType, found: CData) -> Entry:
-    return Entry(struct, found.call, found.size, found.plan, found.packed_size, found.pack)
+def _entry(struct: CType, entry: CData) -> Entry:
+    return Entry(struct, entry.call, entry.size, entry.plan, entry.packed_size, entry.pack)
 
 
 def _members(function: Function, c_type: str) -> Iterable[tuple[str, CType]]:
@@ -293,6 +295,6 @@ def _described(cell: CData) -> tuple[object, ...]:
     return _text(cell.name), _text(cell.digest), functions
 
 
-def _text(found: CData) -> str:
-    said: bytes = _ffi.string(found)
+def _text(characters: CData) -> str:
+    said: bytes = _ffi.string(characters)
     return said.decode()

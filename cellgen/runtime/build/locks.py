@@ -57,11 +57,11 @@ def seconds(variable: str, usual: float) -> float:
     """Read a time from an environment variable. Raises BuildError."""
     text = os.environ.get(variable, "")
     try:
-        found = float(text) if text else usual
+        number = float(text) if text else usual
     except ValueError:
-        found = -1.0
-    if 0 < found <= LONGEST_SECONDS:
-        return found
+        number = -1.0
+    if 0 < number <= LONGEST_SECONDS:
+        return number
     raise BuildError(
         f"{variable} is {text!r}, expected a number of seconds up to {LONGEST_SECONDS:g}; "
         f"correct or unset it"

@@ -46,19 +46,19 @@ def build(sources: SourceFiles, interface: Interface) -> Built:
     Raises BuildError: no compiler, compiler errors, an unusable cache folder.
     """
     start = time.perf_counter()
-    found = of_cache()
-    entry = _entry(sources, interface, found)
+    info = of_cache()
+    entry = _entry(sources, interface, info)
     path = cache.find(entry)
     if path is not None:
-        remember(found, is_new=False)
+        remember(info, is_new=False)
         return Built(path, True, time.perf_counter() - start)
     shared = sources.driver()
-    with driver.beside(shared, found) if shared else contextlib.nullcontext():
+    with driver.beside(shared, info) if shared else contextlib.nullcontext():
         path, cached = compiled_by(
-            found,
+            info,
             entry,
             sources.files,
-            lambda place: _compile(place, sources.name, entry, found, shared),
+            lambda place: _compile(place, sources.name, entry, info, shared),
         )
     return Built(path, cached, time.perf_counter() - start)
 
@@ -71,33 +71,33 @@ def find(sources: SourceFiles, interface: Interface) -> Path | None:
     return cache.find(_entry(sources, interface, of_cache()))
 
 
-def _entry(sources: SourceFiles, interface: Interface, found: CompilerInfo) -> str:
-    return f"{interface.name}-{_key(sources, found)}"
+def _entry(sources: SourceFiles, interface: Interface, info: CompilerInfo) -> str:
+    return f"{interface.name}-{_key(sources, info)}"
 
 
-def _key(sources: SourceFiles, found: CompilerInfo) -> str:
+def _key(sources: SourceFiles, info: CompilerInfo) -> str:
     return cache.digest(
         [
             *((f"file {name}", text) for name, text in sources.files),
             ("abi", str(ABI_VERSION)),
             ("linked", repr((link_flags(), LIBRARIES))),
-            *found.facts,
+            *info.facts,
         ]
     )
 
 
 def _compile(
-    place: Path, name: str, entry: str, found: CompilerInfo, shared: SourceFiles | None
+    place: Path, name: str, entry: str, info: CompilerInfo, shared: SourceFiles | None
 ) -> str:
     """Compile both precisions side by side and link them with the driver.
 
     Return the product's file name. Sources without a driver are one translation unit.
     """
-    call = (*found.command, *found.flags, "-Iinclude")
+    call = (*info.command, *info.flags, "-Iinclude")
     suffixes = driver.PRECISIONS if shared else ("",)
     compiled = [driver.compiling(call, name, suffix) for suffix in suffixes]
     steps.run(place, name, entry, (compiled,), TOOL)
-    drivers = [str(driver.compiled(shared, found))] if shared else []
+    drivers = [str(driver.compiled(shared, info))] if shared else []
     produced = f"{entry}{shared_suffix()}"
     objects = (*(step.product for step in compiled), *drivers)
     command = (*call, *link_flags(), *objects, "-o", produced, *LIBRARIES)

@@ -56,8 +56,8 @@ class SourceFiles:
             return None
         reached = set(todo)
         while todo:
-            found = {f"include/{name}" for name in included(texts[todo.pop()])}
-            new = (found & texts.keys()) - reached
+            names = {f"include/{name}" for name in included(texts[todo.pop()])}
+            new = (names & texts.keys()) - reached
             reached |= new
             todo += new
         return SourceFiles(DRIVER, tuple((name, texts[name]) for name in sorted(reached)))
@@ -102,11 +102,11 @@ class SourceFiles:
         while todo:
             new = [name for name in included(files[todo.pop()]) if name not in known]
             known.update(new)
-            for found in new:
+            for header in new:
                 for place, prefix in ((folder, ""), (include, "include/")):
-                    if place is None or not (place / found).is_file():
+                    if place is None or not (place / header).is_file():
                         continue
-                    for file in (found, *LINKED_WITH.get(found, ())):
+                    for file in (header, *LINKED_WITH.get(header, ())):
                         if prefix + file not in files:
                             files[prefix + file] = _text(place / file)
                             todo.append(prefix + file)

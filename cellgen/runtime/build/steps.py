@@ -403,8 +403,8 @@ def explain_output(output: str, tool: Tool) -> tuple[str, str]:
 
 def _line(pattern: re.Pattern[str], output: str) -> str:
     """The line of the output in which a pattern stands."""
-    found = pattern.search(output)
-    at = found.end() if found else 0
+    match = pattern.search(output)
+    at = match.end() if match else 0
     return output[output.rfind("\n", 0, at) + 1 :].partition("\n")[0].strip()
 
 

@@ -44,7 +44,7 @@ class HostBackend:
             compiler.compiler()
         except BuildError:
             return needs  # nothing can be asked of a compiler that is not there
-        asked = (
+        facts = (
             Need("compiler flags", lambda: shlex.join(compiler.compiler().flags)),
             Need("instruction set", _instruction_set),
             Need("micro-kernel", _micro_kernel),
@@ -52,7 +52,7 @@ class HostBackend:
             Need("compilers", lambda: "; ".join(survey.compilers()) or "no other"),
             Need("trial compilation", _trial),
         )
-        return (*needs, *asked)
+        return (*needs, *facts)
 
     def preparing(self) -> AbstractContextManager[None]:
         """Compile the time driver beside the body."""
@@ -64,9 +64,9 @@ class HostBackend:
 
     def kernel(self, interface: Interface, files: SourceFiles, *, emulated: bool) -> Kernel:
         """Compile a cell and return its kernel."""
-        made = Kernel(interface, files)
-        made.build()
-        return made
+        kernel = Kernel(interface, files)
+        kernel.build()
+        return kernel
 
     def load(self, folder: Path, *, emulated: bool) -> Kernel:
         """Import the folder and return its kernel."""
@@ -83,8 +83,8 @@ BACKEND: Backend = HostBackend()
 
 
 def _compiler() -> str:
-    found = compiler.compiler()
-    return f"{found.version}, {found.path}"
+    info = compiler.compiler()
+    return f"{info.version}, {info.path}"
 
 
 def _instruction_set() -> str:
@@ -103,10 +103,10 @@ def _trial() -> str:
     """Compile and link three lines: a compiler without the C library's headers is common."""
     info = compiler.compiler()
     with tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder, "trial.c"), Path(folder, f"trial{shared_suffix()}")
+        source, product = Path(folder, "trial.c"), Path(folder, f"trial{shared_suffix()}")
         source.write_text(TRIAL, encoding="utf-8")
         link = compiler.link_flags()
-        command = [*info.command, *info.flags, *link, str(source), "-o", str(made), "-lm"]
+        command = [*info.command, *info.flags, *link, str(source), "-o", str(product), "-lm"]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=TRIAL_SECONDS, check=False

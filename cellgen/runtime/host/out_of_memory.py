@@ -31,7 +31,7 @@ def named_in_memory_errors(name: Callable[[Owner], str]) -> Callable[[Method], M
 
     def decorate(method: Method) -> Method:
         @wraps(method)
-        def told(owner: Owner, /, *args: object, **kwargs: object) -> object:
+        def wrapped(owner: Owner, /, *args: object, **kwargs: object) -> object:
             try:
                 return method(owner, *args, **kwargs)
             except SystemError as error:
@@ -42,7 +42,7 @@ def named_in_memory_errors(name: Callable[[Owner], str]) -> Callable[[Method], M
                     f"with fewer rows or steps at a time"
                 ) from error
 
-        return cast(Method, told)
+        return cast(Method, wrapped)
 
     return decorate
 

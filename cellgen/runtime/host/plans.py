@@ -67,9 +67,9 @@ class SequencePlan(ShownInNotebooks):
         """The same plan of plain numbers. Raises ArgumentError for one that C cannot hold."""
         values = {name: (f"plan.{name}", getattr(self, name)) for name in PLAN}
         switches = {n: values.pop(n) for n in ("by_units", "hoist", "unpacked")}
-        found: dict[str, Any] = {n: accept.flag(where, *item) for n, item in switches.items()}
-        found |= {n: accept.whole(where, *item, -accept.LARGEST) for n, item in values.items()}
-        return SequencePlan(**found, by=Constants(*_figures(where, self.by)))
+        fields: dict[str, Any] = {n: accept.flag(where, *item) for n, item in switches.items()}
+        fields |= {n: accept.whole(where, *item, -accept.LARGEST) for n, item in values.items()}
+        return SequencePlan(**fields, by=Constants(*_figures(where, self.by)))
 
     def as_c(self, ffi: Types) -> object:
         """The C struct, for a call."""
@@ -107,29 +107,29 @@ def choose(
     where = f"{interface.name}.{function.name}"
     fitting = all(accept.is_whole(size) for size in dims.values())
     if sorted(dims) != sorted(function.dims) or not fitting:
-        given = ", ".join(f"{n}={accept.shown(size)}" for n, size in dims.items()) or "none"
+        listed = ", ".join(f"{n}={accept.shown(size)}" for n, size in dims.items()) or "none"
         raise ArgumentError(
             f"{where}: a plan needs the dimensions {', '.join(function.dims)}, each an integer "
-            f"from 0 to 2**63 - 1; found {given}"
+            f"from 0 to 2**63 - 1; found {listed}"
         )
     sizes = [accept.whole(where, name, dims[name]) for name in function.dims]
     ffi = library.ffi
-    found = ffi.new("cellgen_plan *")
+    struct = ffi.new("cellgen_plan *")
     figures: object = ffi.NULL
     if constants is not None:
         figures = ffi.new("cellgen_constants *", _figures(where, constants))
     call = library.entry(function.name, suffix).plan
-    call(ffi.make(DIMS, sizes), thread_count(threads, where), figures, found)
+    call(ffi.make(DIMS, sizes), thread_count(threads, where), figures, struct)
     return SequencePlan(
-        found.threads,
-        bool(found.by_units),
-        bool(found.hoist),
-        bool(found.unpacked),
-        found.window_rows,
-        found.chunk_rows,
-        found.row_blocks,
-        found.weight_bytes,
-        Constants(*(getattr(found.by, name) for name in CONSTANTS)),
+        struct.threads,
+        bool(struct.by_units),
+        bool(struct.hoist),
+        bool(struct.unpacked),
+        struct.window_rows,
+        struct.chunk_rows,
+        struct.row_blocks,
+        struct.weight_bytes,
+        Constants(*(getattr(struct.by, name) for name in CONSTANTS)),
     )
 
 

@@ -43,8 +43,8 @@ def cpu_quota(root: Path) -> float | None:
     Versions 1 and 2 are read; a group has what the smallest quota from it up to the root says.
     ``root`` is the folder that holds ``proc``; places where groups are mounted are seen from it.
     """
-    found = [quota for folder in _group_folders(root) if (quota := _quota_of(folder)) is not None]
-    return min(found, default=None)
+    quotas = [quota for folder in _group_folders(root) if (quota := _quota_of(folder)) is not None]
+    return min(quotas, default=None)
 
 
 def _group_folders(root: Path) -> Iterator[Path]:

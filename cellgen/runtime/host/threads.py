@@ -96,8 +96,8 @@ def threads_team(library: Library, interface: Interface, threads: int) -> object
             team = create(threads | ALWAYS if is_crowding else threads)
             if team == library.ffi.NULL:
                 raise MemoryError(f"{interface.name}: a team of {threads} threads cannot be made")
-            made = (library.ffi.cast("void *", team), library)
-            if _teams.setdefault(key, made) is not made:  # a handler was faster
+            entry = (library.ffi.cast("void *", team), library)
+            if _teams.setdefault(key, entry) is not entry:  # a handler was faster
                 destroy(team)
         address = _teams[key][0]
     return library.ffi.cast("void *", address)

@@ -43,22 +43,22 @@ def candidates(
     ``chunked``: the function has a deferred part, which follows in chunks of steps; no product of
     it is formed ahead.
     """
-    found = [plan]
+    plans = [plan]
     if plan.threads > plan.row_blocks:  # else a row block has one thread, which shares nothing
-        found.append(replace(plan, by_units=not plan.by_units, hoist=False, unpacked=False))
-    for other in list(found):
+        plans.append(replace(plan, by_units=not plan.by_units, hoist=False, unpacked=False))
+    for other in list(plans):
         shared = other.threads == 1 or other.by_units
         if not chunked and shared and steps > 1 and rows < other.window_rows:
-            found.append(replace(other, hoist=not other.hoist, unpacked=False))
+            plans.append(replace(other, hoist=not other.hoist, unpacked=False))
     if not chunked and min(WINDOW_STEPS, steps) * rows > plan.window_rows:
         longer = min(WINDOW_STEPS, steps) * rows
-        found += [replace(other, window_rows=longer) for other in found if other.hoist]
+        plans += [replace(other, window_rows=longer) for other in plans if other.hoist]
     if chunked and rows:
         row_block = -(-rows // plan.row_blocks)  # the rows of the longest
         for multiple in CHUNKS:
             fitting = min(max(multiple * plan.by.chunk_rows // row_block, 1), steps)
-            found.append(replace(plan, chunk_rows=fitting * row_block))
-    return tuple(dict.fromkeys(found))
+            plans.append(replace(plan, chunk_rows=fitting * row_block))
+    return tuple(dict.fromkeys(plans))
 
 
 def measured(
@@ -94,7 +94,7 @@ def measured(
 def _rounds(
     plans: Sequence[SequencePlan],
     run: Callable[[SequencePlan], object],
-    told: Callable[[], None],
+    report: Callable[[], None],
 ) -> dict[SequencePlan, list[float]]:
     """Seconds of every plan that fits; the first round warms up and finds those that do not.
 
@@ -112,7 +112,7 @@ def _rounds(
                 del seconds[plan]
                 continue
             seconds[plan].append(time.perf_counter() - began)
-        told()
+        report()
     return seconds
 
 
