@@ -56,7 +56,6 @@ from cellgen.program.derive import forward
 from cellgen.program.interpret import interpret
 from cellgen.program.recurrence import RecurrenceClass
 from cellgen.proof import check
-from cellgen.runtime.build.compiler import FLAGS_VARIABLE
 from cellgen.schedule import BufferKind
 from tests.conftest import draw
 
@@ -230,9 +229,7 @@ def test_axes_are_put_in_and_laid_side_by_side() -> None:
         cumsum(v, axis=K)
 
 
-def test_a_matrix_of_one_number_is_transposed_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(FLAGS_VARIABLE, "-O1")
-
+def test_a_matrix_of_one_number_is_transposed_to_itself() -> None:
     class OfOne(Cell):
         x, s_prev = Input(1, 1), State(D, D)
         s = sigmoid(transpose(x)) * s_prev

@@ -64,6 +64,8 @@ MISTAKES = {
 }
 """What is wrong: flags, a file of the driver, a text of it, what stands there instead, what must
 be said."""
+FOUND_EACH_TIME = "a result that is not written"
+"""Each takes a driver of its own: that mistakes are found is asked of the others by slow tests."""
 
 
 def run(cell, source: Path, flags: tuple[str, ...], work: Path, include: Path | None = None) -> str:
@@ -71,7 +73,11 @@ def run(cell, source: Path, flags: tuple[str, ...], work: Path, include: Path | 
     return driver.run(source, include or include_folder(), work, **ENVIRONMENT)
 
 
-@pytest.mark.parametrize("cell", [Elman, GRUBlockCell, Contexts], ids=lambda c: c.definition.name)
+@pytest.mark.parametrize(
+    "cell",
+    [*(pytest.param(cell, marks=pytest.mark.slow) for cell in (Elman, GRUBlockCell)), Contexts],
+    ids=lambda cell: cell.definition.name,
+)
 def test_kernels_allocate_nothing_and_stay_within_their_arrays(cell, tmp_path):
     """Guard pages behind and before every array, read-only arguments, counted allocations."""
     name = cell.definition.name
@@ -81,7 +87,13 @@ def test_kernels_allocate_nothing_and_stay_within_their_arrays(cell, tmp_path):
     assert int(said.split()[0]) > 500
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        name if name == FOUND_EACH_TIME else pytest.param(name, marks=pytest.mark.slow)
+        for name in MISTAKES
+    ],
+)
 def test_mistakes_in_the_driver_are_found(mistake, tmp_path):
     flags, file, right, wrong, message = MISTAKES[mistake]
     include = tmp_path / "include"

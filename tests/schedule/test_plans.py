@@ -272,7 +272,9 @@ def test_sums_over_rows_are_the_same_for_any_threads_and_chunks():
 IN_MEMORY = Constants(weights_in_cache=1)  # weights of any size: products run ahead of the loop
 
 
-@pytest.mark.parametrize("name", ["lstm", "slstm_heads", "min_gru"])
+@pytest.mark.parametrize(
+    "name", ["lstm", *(pytest.param(n, marks=pytest.mark.slow) for n in ("slstm_heads", "min_gru"))]
+)
 def test_groups_of_rows_and_slices_of_deep_panels_change_no_bit(name, monkeypatch):
     (cell,) = (c for c in SHIPPED if c.definition.name == name)
     sizes = {"T": 3, "B": 150, "I": 7, "H": 21, "K": 2, "D": 19}  # rows of three groups

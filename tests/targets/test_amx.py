@@ -222,13 +222,12 @@ def calls(kernel: Kernel, of: tuple[int, ...], threads: int, **how: Any) -> Iter
 @pytest.mark.parametrize(
     ("name", "cases", "how"),
     [
-        ("lstm", SIZES, {}),
-        ("gru", SIZES, {}),
-        ("slstm_heads", SIZES[1:2], {}),
-        ("lstm_projection", SIZES[1:2], {}),
-        ("gru", ((7, 5, 33, 17),), {"lengths": [7, 2, 5, 0, 3]}),
+        pytest.param("lstm", SIZES, {}, id="lstm"),
+        pytest.param("gru", SIZES, {}, id="gru", marks=pytest.mark.slow),
+        pytest.param("slstm_heads", SIZES[1:2], {}, id="heads", marks=pytest.mark.slow),
+        pytest.param("lstm_projection", SIZES[1:2], {}, id="projection", marks=pytest.mark.slow),
+        pytest.param("gru", ((7, 5, 33, 17),), {"lengths": [7, 2, 5, 0, 3]}, id="lengths"),
     ],
-    ids=["lstm", "gru", "heads", "projection", "lengths"],
 )
 def test_emulated_calls_have_the_same_bits_for_any_threads_chunks_and_checkpoints(
     name: str,

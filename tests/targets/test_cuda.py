@@ -1036,7 +1036,13 @@ BARRIERS = [
 
 
 @with_cxx
-@pytest.mark.parametrize(("header", "line"), BARRIERS)
+@pytest.mark.parametrize(
+    ("header", "line"),
+    [
+        pytest.param(*barrier, marks=pytest.mark.slow if number % 3 else ())
+        for number, barrier in enumerate(BARRIERS)
+    ],
+)
 def test_a_barrier_that_is_left_out_is_noticed(
     header: str, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1054,7 +1060,7 @@ def test_a_barrier_that_is_left_out_is_noticed(
 @with_cxx
 @pytest.mark.parametrize(("part", "count"), [("forward", 2), ("reverse", 1)])
 @pytest.mark.parametrize(("tier", "dtype"), [("whole", "float32"), ("fragments", "bfloat16")])
-@pytest.mark.parametrize("cell", [LSTM, SLSTMHeads])
+@pytest.mark.parametrize("cell", [LSTM, pytest.param(SLSTMHeads, marks=pytest.mark.slow)])
 def test_a_barrier_left_out_of_a_kernel_over_all_steps_is_noticed(
     cell: type[Cell], part: str, count: int, tier: str, dtype: str
 ) -> None:
@@ -1131,14 +1137,11 @@ FRAGMENT_FAULTS = (
 )
 
 
+@pytest.mark.slow
 @with_cxx
 @pytest.mark.parametrize("dtype", UNITS)
 @pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        pytest.param(*fault, id=name, marks=pytest.mark.slow if number else ())
-        for number, (name, *fault) in enumerate(FRAGMENT_FAULTS)
-    ],
+    ("right", "wrong"), [pytest.param(*fault, id=name) for name, *fault in FRAGMENT_FAULTS]
 )
 def test_a_swapped_fragment_is_noticed(right: str, wrong: str, dtype: str) -> None:
     """Far beyond what rounding does: results agree to TOLERANCE with the right fragments."""

@@ -34,6 +34,7 @@ from tests.targets.test_cuda import (
     Counts,
     OnHost,
     emulated,
+    emulated_in,
     inputs,
     names,
     run,
@@ -164,7 +165,7 @@ def test_windows_of_steps_cut_gradients_in_registers_too() -> None:
 def test_drawn_memories_agree_with_the_equations(seed: int) -> None:
     """Cells that no list names: what is erased, gates, a second state, sums over a whole memory."""
     cell, shape = drawn(seed), (3, 2, 3, 5)
-    kernel, rng, sizes = emulated(cell), np.random.default_rng(seed), sizes_of(shape)
+    kernel, rng, sizes = emulated_in(cell, "f64"), np.random.default_rng(seed), sizes_of(shape)
     given, above = inputs(kernel, shape), upstream(kernel, shape)
     errors = forward_errors(OnHost(kernel), cell.definition, given, sizes, "float64")
     errors |= gradient_errors(OnHost(kernel), cell.definition, given, above, sizes, rng)

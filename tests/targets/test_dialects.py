@@ -23,7 +23,7 @@ from cellgen.schedule.device.places import Element
 from cellgen.schedule.device.stages import LaunchedOver
 from cellgen.targets.cuda.dialect import CUDA
 from cellgen.targets.cuda.source import CudaTarget
-from tests.targets.test_cuda import OnHost, inputs, sizes_of, upstream, with_cxx
+from tests.targets.test_cuda import OnHost, in_elements, inputs, sizes_of, upstream, with_cxx
 
 TOY = replace(
     CUDA,
@@ -125,7 +125,7 @@ def test_what_a_dialect_spells_agrees_with_the_equations(cell: type[Cell], tmp_p
     }
     name, include = cell.definition.name, include_folder()
     sources = SourceFiles.gather(name, texts, tmp_path, include)
-    device = CudaKernel(planned(cell).interface, sources, emulated=True)
+    device = in_elements(CudaKernel(planned(cell).interface, sources, emulated=True), "f64")
     shape = (3, 4, 5, 7)
     given, above, sizes = inputs(device, shape), upstream(device, shape), sizes_of(shape)
     host, rng = OnHost(device), np.random.default_rng(2)

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -78,14 +78,6 @@ def symbols(interface: Interface) -> set[str]:
             found |= {names.call} | ({names.workspace_size} if function.workspace else set())
             found |= {names.plan, names.pack, names.packed_size} if function.team else set()
     return found
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unoptimised() -> Iterator[None]:
-    """Little optimisation: what is asked here is what the C means."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CELLGEN_CFLAGS", "-O1")
-        yield
 
 
 @pytest.fixture(scope="module")

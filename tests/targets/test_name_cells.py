@@ -20,7 +20,7 @@ from cellgen.proof.over_time import forward_errors, gradient_errors
 from cellgen.runtime.abi import Function, axis_length
 from cellgen.runtime.paths import include_folder
 from tests.name_cells import DIMS, TAKEN, TURNS, cell_of_names
-from tests.targets.test_cuda import TOLERANCE, OnHost, emulated, with_cxx
+from tests.targets.test_cuda import TOLERANCE, OnHost, emulated, emulated_in, with_cxx
 
 FEW = 3
 """Of inputs, states, statics and weights each, so that the kernel compiles in half a minute."""
@@ -40,7 +40,7 @@ def test_a_cell_of_all_names_that_generated_code_needs_is_proved() -> None:
 @with_cxx
 def test_a_cell_of_all_names_that_generated_code_needs_runs_in_the_emulation_of_cuda() -> None:
     cell = cell_of_names(0, FEW)
-    kernel, rng = emulated(cell), np.random.default_rng(0)
+    kernel, rng = emulated_in(cell, "f64"), np.random.default_rng(0)
     sizes = dict(zip(("B", "H", *map(str, DIMS)), (4, 7, 3, 2, 5, 3, 2), strict=True)) | {"T": 3}
 
     def drawn(function: Function, optional: bool) -> dict[str, np.ndarray]:
@@ -76,7 +76,7 @@ def test_what_is_saved_may_have_the_names_of_options() -> None:
     """Beside those options: of C, bound and measured, and of the emulation of CUDA."""
     kernel, device, rng = (
         cellgen.compile(Options),
-        OnHost(emulated(Options)),
+        OnHost(emulated_in(Options, "f64")),
         np.random.default_rng(0),
     )
     sizes = {"T": 5, "B": 3, "I": 4, "H": 6}

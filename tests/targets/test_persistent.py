@@ -198,7 +198,7 @@ def test_a_state_that_a_later_stage_reads_is_told_behind_it() -> None:
     kernel, shape = emulated_in(ReadLater, "f32"), (9, 4, 5, 12)
     right = run(ReadLater, kernel, shape, "float32", "steps")
     with machine(kernel):
-        for seed in range(12):
+        for seed in range(6):
             kernel.library().lib.cellgen_emulation_seed(seed)
             found = run(ReadLater, kernel, shape, "float32", "cluster")
             for name, expected in right.items():
@@ -217,7 +217,7 @@ def test_a_layer_that_has_a_width_of_nothing_goes_step_by_step(
 ) -> None:
     """No thread has a unit of it, nor may one read beside it."""
     monkeypatch.setattr("tests.targets.test_cuda.sizes_of", lambda s: {**sizes_of(s), "P": 0})
-    kernel = emulated(LSTMProjection)
+    kernel = emulated_in(LSTMProjection, "f32")
     given = inputs(kernel, OPEN)
     forward = OnHost(kernel, "float32").sequence_forward
     with machine(kernel):
@@ -316,7 +316,9 @@ def run_with(
             id="gru_reset_before",
             marks=pytest.mark.slow,
         ),
-        pytest.param(SLSTMHeads, (4, 3, 5, 7), ("device",), id="slstm_heads"),
+        pytest.param(
+            *(SLSTMHeads, (4, 3, 5, 7), ("device",)), id="slstm_heads", marks=pytest.mark.slow
+        ),
         pytest.param(OwnCell, (4, 3, 5, 12), ("device", "cluster"), id="own_cell"),
     ],
 )
@@ -373,13 +375,18 @@ STAYS = ("#define CELLGEN_STAYING_GAINS 1.05", "#define CELLGEN_STAYING_GAINS 0.
 """The model takes blocks that stay wherever they fit: so small a layer is faster in one block."""
 
 
+def staying(*changes: tuple[str, str]) -> CudaKernel:
+    """A cell in float32 whose blocks stay wherever they fit, of sources of its own."""
+    return in_elements(planted(Elman, (*changes, STAYS)), "f32")
+
+
 @with_cxx
 def test_a_device_that_refuses_such_launches_has_the_steps_launched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The caller is told once, by whichever error; a call that asks for the tier gets the error."""
     for error, why in ((720, "not all blocks of the launch run at once"), (801, "not support it")):
-        kernel = planted(Elman, (("seconds: any step", f"seconds, {error}: any step"), STAYS))
+        kernel = staying(("seconds: any step", f"seconds, {error}: any step"))
         device, given = OnHost(kernel, "float32"), inputs(kernel, OPEN)
         lib = kernel.library().lib
         with machine(kernel):
@@ -397,19 +404,21 @@ def test_a_device_that_refuses_such_launches_has_the_steps_launched(
         assert np.array_equal(steps, again.h)
 
 
+@pytest.mark.slow
 @with_cxx
 def test_another_error_of_such_a_launch_is_no_refusal() -> None:
-    kernel = planted(Elman, (STAYS,))
+    kernel = staying()
     with machine(kernel):
         kernel.library().lib.cellgen_emulation_fail(b"together", 719)
         with pytest.raises(DeviceError, match="719"):
             OnHost(kernel, "float32").sequence_forward(**inputs(kernel, OPEN), tier="together")
 
 
+@pytest.mark.slow
 @with_cxx
 def test_a_launch_that_fails_before_it_is_no_refusal() -> None:
     """What was to be launched first has not run: the call has failed, by whichever error."""
-    kernel = planted(Elman, (("seconds: any step", "seconds, before: any step"), STAYS))
+    kernel = staying(("seconds: any step", "seconds, before: any step"))
     given, library = inputs(kernel, OPEN), kernel.library()
     forward = OnHost(kernel, "float32").sequence_forward
     with machine(kernel):
@@ -423,7 +432,7 @@ def test_a_launch_that_fails_before_it_is_no_refusal() -> None:
 def test_the_variable_is_read_at_each_call_and_graphs_know_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kernel = planted(Elman, (STAYS,))
+    kernel = staying()
     given = {n: kernel.array(a, dtype="float32") for n, a in inputs(kernel, OPEN).items()}
     out = {
         a.name: kernel.array(np.zeros([axis_length(x, sizes_of(OPEN)) for x in a.shape], "float32"))
@@ -628,6 +637,7 @@ with machine(kernel):
 """
 
 
+@pytest.mark.slow
 @with_cxx
 def test_a_wait_that_does_not_end_is_an_error() -> None:
     done = subprocess.run(

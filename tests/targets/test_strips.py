@@ -87,10 +87,7 @@ def test_a_state_is_written_in_place_where_each_entry_is_read_before() -> None:
 
 
 @pytest.mark.parametrize("name", ["gated delta rule", "gated linear attention"])
-def test_rows_and_units_that_fill_no_vector_are_added_too(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(FLAGS_VARIABLE, "-O1")
+def test_rows_and_units_that_fill_no_vector_are_added_too(name: str) -> None:
     kernel = api.compile(CELLS[name])
     for shape in ((4, 3, 23, 37), (3, 2, 3, 5)):
         _agrees_with_numpy(name, kernel, shape)
@@ -115,12 +112,11 @@ def _agrees_with_numpy(name: str, kernel: Kernel, shape: tuple[int, ...]) -> Non
 BAND_BYTES = 768 << 10
 
 
-def test_rows_share_the_memory_of_a_segment_band_by_band(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_share_the_memory_of_a_segment_band_by_band() -> None:
     """One thread takes some rows over a segment, forward and back, then the next ones.
 
     Products are formed ahead of them, what is deferred has all rows, and no bit is another.
     """
-    monkeypatch.setenv(FLAGS_VARIABLE, "-O1")
     sizes = {"T": 20, "B": 9, "I": 3, "N": 2, "K": 32, "D": 96}
     case, steps = Sequence(api.load("gated_delta_net"), sizes, "float32"), 8
     whole, run = case.gradients(case.run()), case.run(checkpoint=steps)

@@ -24,7 +24,6 @@ from cellgen.cells import (
 from cellgen.errors import ArgumentError, BuildError
 from cellgen.proof.over_time import STEP, forward_errors, gradient_errors, run_steps
 from cellgen.runtime.abi import axis_length
-from cellgen.runtime.build.compiler import FLAGS_VARIABLE
 from cellgen.runtime.options import NONE, Options
 from tests.awkward_cells import AWKWARD
 
@@ -201,8 +200,7 @@ class DividesInTiles(Cell):
     outputs = h, y
 
 
-def test_rows_of_steps_that_do_not_count_are_left_out_of_tiles_that_divide(monkeypatch) -> None:
-    monkeypatch.setenv(FLAGS_VARIABLE, "-O1")
+def test_rows_of_steps_that_do_not_count_are_left_out_of_tiles_that_divide() -> None:
     kernel, rng = cellgen.compile(DividesInTiles), np.random.default_rng(0)
     x, k, w = (rng.normal(size=s) for s in ((3, 2, 4, 3), (3, 2, 3), (4, 5)))
     given = {"x": x, "k": k, "w": w, "h_prev": np.zeros((2, 3))}
