@@ -840,43 +840,6 @@ int CELLGEN_NAME(m2rnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
 
 /* ---- m2rnn_sequence_forward: Compute all steps of a sequence. */
 
-CELLGEN_INLINE void CELLGEN_NAME(m2rnn_sequence_forward_forward_1_strip)(CELLGEN_UNUSED const cg_frame *frame,
-    int64_t row, int64_t axis1, int64_t axis2, int64_t first, int64_t last, const int turns)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nK = frame->n[4];
-    const int64_t nD = frame->n[5];
-    (void)nN, (void)nK, (void)nD;
-    const real *reshaped_s_prev_row = frame->at[0].rows + row * frame->at[0].row;
-    const real *reshaped_u_row = frame->at[1].rows;
-    real *sum_reshaped_s_prev_reshaped_u_row = frame->at[2].rows + row * (nD * nK * nN);
-    /* sum_reshaped_s_prev_reshaped_u = sum(reshaped_s_prev_reshaped_u -> (B, N, K, 1, D)) */
-    {
-        for (int64_t axis3 = first; axis3 < last; axis3 += turns) {
-            cg_vector reshaped_s_prev_of[CELLGEN_TURNS];
-            CELLGEN_UNROLL
-            for (int turn = 0; turn < turns; ++turn) reshaped_s_prev_of[turn] = cg_all(reshaped_s_prev_row[axis1 * (nD * nK) + axis2 * nD + (axis3 + turn)]);
-            int64_t unit = 0;
-            for (; unit + CELLGEN_LANES <= nD; unit += CELLGEN_LANES) {
-                cg_vector sum_reshaped_s_prev_reshaped_u = cg_load(&sum_reshaped_s_prev_reshaped_u_row[axis1 * (nD * nK) + axis2 * nD + unit]);
-                CELLGEN_UNROLL
-                for (int turn = 0; turn < turns; ++turn) {
-                    const cg_vector reshaped_s_prev = reshaped_s_prev_of[turn];
-                    const cg_vector reshaped_u = cg_load(&reshaped_u_row[axis1 * (nD * nD) + (axis3 + turn) * nD + unit]);
-                    sum_reshaped_s_prev_reshaped_u += reshaped_s_prev * reshaped_u;
-                }
-                cg_store(&sum_reshaped_s_prev_reshaped_u_row[axis1 * (nD * nK) + axis2 * nD + unit], sum_reshaped_s_prev_reshaped_u);
-            }
-            for (; unit < nD; ++unit) {
-                for (int turn = 0; turn < turns; ++turn) {
-                    const real reshaped_s_prev = reshaped_s_prev_row[axis1 * (nD * nK) + axis2 * nD + (axis3 + turn)];
-                    const real reshaped_u = reshaped_u_row[axis1 * (nD * nD) + (axis3 + turn) * nD + unit];
-                    sum_reshaped_s_prev_reshaped_u_row[axis1 * (nD * nK) + axis2 * nD + unit] += reshaped_s_prev * reshaped_u;
-                }
-            }
-        }
-    }
-}
 CELLGEN_EQUATIONS(m2rnn_sequence_forward_forward_1)
 {
     const int64_t nN = frame->n[3];
@@ -884,16 +847,12 @@ CELLGEN_EQUATIONS(m2rnn_sequence_forward_forward_1)
     const int64_t nD = frame->n[5];
     (void)nN, (void)nK, (void)nD;
     for (int64_t row = begin; row < end; ++row) {
-        { real *sum_reshaped_s_prev_reshaped_u_row = frame->at[2].rows + row * (nD * nK * nN); for (int64_t unit = 0; unit < nN * nK * nD; ++unit) sum_reshaped_s_prev_reshaped_u_row[unit] = 0; }
+        /* sum_reshaped_s_prev_reshaped_u = sum(reshaped_s_prev_reshaped_u -> (B, N, K, 1, D)) */
+        real *sum_reshaped_s_prev_reshaped_u_row = frame->at[2].rows + row * (nD * nK * nN);
+        const real *reshaped_s_prev_row = frame->at[0].rows + row * frame->at[0].row;
+        const real *reshaped_u_row = frame->at[1].rows;
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
-        for (int64_t axis2 = 0; axis2 < nK; ++axis2)
-        for (int64_t strip = 0, last; strip < nD; strip = last) {
-            last = CELLGEN_STRIP_END(strip, nD);
-            if (last - strip >= CELLGEN_TURNS)
-                CELLGEN_NAME(m2rnn_sequence_forward_forward_1_strip)(frame, row, axis1, axis2, strip, last, CELLGEN_TURNS);
-            else
-                CELLGEN_NAME(m2rnn_sequence_forward_forward_1_strip)(frame, row, axis1, axis2, strip, last, 1);
-        }
+            cg_gemm_nn(nK, nD, nD, reshaped_s_prev_row + axis1 * (nD * nK), nD, reshaped_u_row + axis1 * (nD * nD), nD, sum_reshaped_s_prev_reshaped_u_row + axis1 * (nD * nK), nD, 0);
     }
 }
 

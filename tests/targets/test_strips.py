@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from benchmarks.memories import CELLS, GatedDelta, GatedLinear, drawn, step
-from cellgen import Cell, Dim, Input, State, api
+from cellgen import Cell, Dim, I, Input, State, Weight, api, expand_dims, tanh
 from cellgen.cells import MLSTM, SHIPPED
 from cellgen.language.ops import outer, transpose
-from cellgen.pipeline import time_plans
+from cellgen.pipeline import generate, time_plans
 from cellgen.runtime.build.compiler import FLAGS_VARIABLE
 from cellgen.runtime.call.workspace import per_thread
 from cellgen.runtime.kernel import Kernel
@@ -18,7 +18,7 @@ from cellgen.schedule.lower.strips import with_strips
 from cellgen.schedule.schedule import Loop
 from tests.runtime.call.test_checkpoints import Sequence, equal
 
-D, K = Dim("D"), Dim("K")
+D, K, N = Dim("D"), Dim("K"), Dim("N")
 
 
 def fused(cell: type[Cell]) -> tuple[TimePlan, ...]:
@@ -148,3 +148,29 @@ def test_bands_change_no_bit_of_any_cell(name: str, monkeypatch: pytest.MonkeyPa
         for dtype in ("float32", "float64"):
             for steps in (5, 12, 40):
                 _same_in_bands(name, dtype, steps)
+
+
+class ByHead(Cell):
+    """A matrix of each head by a weight."""
+
+    x, s_prev = Input(I), State(N, K, D)
+    w, u = Weight(I, N, K), Weight(N, D, D)
+    s = tanh(s_prev @ u) + expand_dims(x @ w, -1)
+
+
+def test_a_matrix_by_a_weight_goes_through_tiles() -> None:
+    _, _, text = generate(ByHead).of("c")["by_head.c"].partition("by_head_sequence_forward: ")
+    forward, _, _ = text.partition("by_head_sequence_backward: ")
+    assert "cg_gemm_nn(nK, nD, nD, " in forward
+    assert "_strip)(" not in forward
+    kernel, rng = api.compile(ByHead), np.random.default_rng(0)
+    for rows in (1, 13, 40):
+        sizes = {"B": 2, "I": 3, "N": 2, "K": rows, "D": 19}
+        given = kernel.init(rng, dtype=np.float64, **sizes)
+        given["u"] = 0.2 * rng.standard_normal(given["u"].shape)
+        given["x"] = rng.standard_normal((5, 2, 3))
+        s = given["s_prev"]
+        for x in given["x"]:
+            s = np.tanh(s @ given["u"]) + np.einsum("bi,ink->bnk", x, given["w"])[..., None]
+        found = kernel.sequence_forward(**given).s_last
+        np.testing.assert_allclose(found, s, rtol=1e-12, atol=1e-13)

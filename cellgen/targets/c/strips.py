@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from sympy import Expr
@@ -20,6 +21,7 @@ from cellgen.schedule.lower.plan import StripPlan
 from cellgen.schedule.lower.touches import in_vectors, walk_in
 from cellgen.schedule.schedule import Access, BufferKind, Line, Load, Loop, Store, View
 from cellgen.targets.c.loops import comments_of
+from cellgen.targets.c.matrix_products import product_lines
 from cellgen.targets.c.nests import entries, zeroed
 from cellgen.targets.c_expressions import c_axis, c_expression, c_factor
 
@@ -48,11 +50,15 @@ class PlaceWriter(Protocol):
 
 @dataclass(frozen=True)
 class StripContext:
-    """The function of one strip, with a parameter for each axis around it, and what calls it."""
+    """The function of one strip, with a parameter for each axis around it, and what calls it.
+
+    Of a stage that is one product, ``product`` is what is run for each row in their place.
+    """
 
     outer: list[str]
     inside: list[str]
     around: list[str]
+    product: list[str] = field(default_factory=list)
 
 
 class StripWriter:
@@ -64,11 +70,30 @@ class StripWriter:
         self.own = f"axis{len(stage.axes) - 1}"
 
     def spell(self) -> StripContext:
-        """Spell the function of a strip, and the loops that call it."""
+        """Spell the function of a strip, and the loops that call it, or a product."""
+        product = self._product()
+        if product:
+            return StripContext([], [], [], product)
         inside = [*self._pointers()]
         for loop in self.stage.loops:
             inside += self._loop(loop)
         return StripContext(self.outer, inside, self._around())
+
+    def _product(self) -> list[str]:
+        """The lines of a stage that is one product; none for any other."""
+        loop = self.stage.loops[0]
+        values, inverses = self.places.inverted(loop)
+        if inverses:
+            return []
+        lines = product_lines(
+            self.stage, values, self.places.pointers.__getitem__, partial(self._first, loop)
+        )
+        return [*comment_of(loop), *lines] if lines else []
+
+    def _first(self, loop: Loop, item: Load | Line) -> str:
+        """Where an array begins, in the current row if it has rows."""
+        assert item.view is not None
+        return self._begin(item.view, rows=walk_in(item, loop, self.stage.axes).rows)
 
     # --- around strips ---
 
@@ -128,10 +153,7 @@ class StripWriter:
             lines = self._nest(loop, expressions)
         else:
             lines = self._pointwise(loop, expressions)
-        equations = comments_of(loop.lines)
-        comment = [f"/* {equations[0]}", *(f" * {text}" for text in equations[1:])]
-        comment[-1] += " */"
-        return [*comment, "{", *_deeper([*inverses, *lines]), "}"]
+        return [*comment_of(loop), "{", *_deeper([*inverses, *lines]), "}"]
 
     def _pointwise(self, loop: Loop, expressions: Sequence[Expr]) -> list[str]:
         """Spell what runs once for each place along all axes but the last."""
@@ -300,6 +322,14 @@ class _VectorLines:
         ]
         head = f"for (int64_t {own} = first; {own} < last; {own} += turns) {{"
         return [*self.opened, head, *_deeper(rows), "}", *self.closed]
+
+
+def comment_of(loop: Loop) -> list[str]:
+    """The equations of a loop, as a comment."""
+    equations = comments_of(loop.lines)
+    comment = [f"/* {equations[0]}", *(f" * {text}" for text in equations[1:])]
+    comment[-1] += " */"
+    return comment
 
 
 def by_turn(*lines: str) -> list[str]:
