@@ -140,13 +140,13 @@ def empty(cell: cellgen.jax.CellFunction, given: Arrays) -> Any:
 CASES: dict[str, tuple[Run, str]] = {
     **{dtype: (trained(), dtype) for dtype in BARS},
     "tables": (
-        trained(lengths=jnp.array([5, 0, 3, 4]), mask=MASK, reset=RESET, reverse=True),
+        trained(lengths=np.array([5, 0, 3, 4]), mask=MASK, reset=RESET, reverse=True),
         "float32",
     ),
     "zeros for masked steps": (trained(mask=MASK, zero_output_for_mask=True), "bfloat16"),
     "window": (trained(window=2), "float32"),
     "every": (trained(every=2), "float32"),
-    "last_only": (trained(last_only=True, lengths=jnp.array([5, 0, 3, 4])), "float32"),
+    "last_only": (trained(last_only=True, lengths=np.array([5, 0, 3, 4])), "float32"),
     "outputs": (trained(outputs=()), "float32"),
     "single samples": (by_sample, "float64"),
     "second order": (twice, "float64"),

@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,6 +24,7 @@ from tests.jax.arrays import call, drawn, function
 from tests.jax.device_check import BARS, CASES, CELLS, apart, arrays_of, twice
 from tests.jax.emulated import NO_MEMORY, NO_STREAM, emulated_device
 
+ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.skipif(
     not any(map(shutil.which, ("clang++", "g++"))), reason="no C++ compiler"
 )
@@ -154,3 +158,12 @@ def test_derivatives_of_a_cell_of_ones_own() -> None:
         found = twice(cell, arrays)
     for one, other in zip(jax.tree.leaves(wanted), jax.tree.leaves(found), strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_the_command_for_a_device_runs_in_the_emulation() -> None:
+    command = [sys.executable, "-m", "tests.jax.device_check", "--emulated", "--cells", "elman"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("\nok  ") == len(CASES)
+    assert done.stdout.endswith("all cases passed\n")
