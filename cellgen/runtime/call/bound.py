@@ -9,12 +9,14 @@ from functools import partial
 
 from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.call import workspace as memory_of_calls
+from cellgen.runtime.call.door import become_bound
 from cellgen.runtime.call.frameworks import Adopted, Framework, is_foreign
 from cellgen.runtime.call.narrow import NarrowCall
-from cellgen.runtime.call.plan import CallPlan
+from cellgen.runtime.call.plan import CallPlan, run_nothing
 from cellgen.runtime.call.workspace import (
     AlignedBytes,
     Pointer,
+    address,
     lending,
     per_thread,
     take_workspace,
@@ -59,6 +61,7 @@ class BoundCall:
         self._after: tuple[Callable[[], object], ...] = ()
         self._is_plain = team is None and stop is None
         self._held = hold(arrays)
+        self._is_direct = False
         self._lock = threading.Lock()
         _bound_calls.add(self)
 
@@ -141,6 +144,8 @@ class BoundCall:
             self._narrow.read()
         if self._workspace >= 0 and self._memory is not per_thread.memory:
             self._find_workspace()
+        if self._is_plain and not (self._after or self._is_direct):
+            self._become_direct()
         if self._team is not None:
             self._struct.team = self._team()  # type: ignore[attr-defined]
         if self._stop is None:
@@ -150,6 +155,13 @@ class BoundCall:
             return heeding_signals(
                 lambda: self._run(self._sizes, self._struct), self._stop, self._where
             )
+
+    def _become_direct(self) -> None:
+        """Let C make calls of threads whose workspace this call has, once C makes any."""
+        self._is_direct = True
+        if self._run is not run_nothing:
+            addresses = map(address, (self._run, self._sizes, self._struct))
+            become_bound(self, BoundCall.__call__, (per_thread, *addresses))
 
     def _find_workspace(self) -> None:
         """Take this thread's workspace unless the call has its own. Raises MemoryError."""

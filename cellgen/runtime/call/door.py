@@ -212,6 +212,20 @@ def become_direct(function: Any) -> None:
         function.__class__ = _direct(kind, EXTENSION.require().Direct)
 
 
+def become_bound(call: Any, python: Callable[..., Any], places: tuple[object, ...]) -> None:
+    """Give a bound call a class whose calls are C's; ``python`` makes what C does not.
+
+    ``places``: what has each thread's workspace, then the addresses of the function, the dimensions
+    and the struct.
+    """
+    kind: Any = type(call)
+    module = EXTENSION.count()
+    if module is not None:
+        call._places = (*places, python)
+        with contextlib.suppress(TypeError):  # objects of another layout
+            call.__class__ = _direct(kind, module.Bound)
+
+
 @cache
 def _direct(kind: Any, base: Any) -> Any:
     body = {"__slots__": (), "__module__": kind.__module__, "__call__": base.__call__}

@@ -28,11 +28,12 @@ import pytest
 
 import cellgen
 from cellgen.cli import doctor
-from cellgen.errors import ArgumentError, BuildError
+from cellgen.errors import ArgumentError, BuildError, CellgenError
 from cellgen.runtime.abi import Function, axis_length
 from cellgen.runtime.build import extension
 from cellgen.runtime.call import door
 from cellgen.runtime.call import function as function_module
+from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.door import COMPILE_AFTER, EXTENSION, LOOK_AFTER, Door, Extension
 from cellgen.runtime.call.function import KernelFunction
 from cellgen.runtime.call.saved import Saved, make_saved
@@ -853,6 +854,56 @@ def test_keywords_are_compared_by_identity_alone() -> None:
             assert all(call.__code__.co_kwonlyargcount == 0 for call in written)
             for item in (*function.function.arguments, *function.function.results):
                 assert item.name is sys.intern(item.name.encode().decode())
+
+
+@pytest.mark.parametrize("which", ["forward", "sequence_forward"])
+def test_bound_calls_are_cs_from_the_second_one_on(which: str) -> None:
+    function: Any = kernel("gru").functions[which]
+    call = given(function.function)
+    taught(function, call)
+    more = {"threads": 1} if which == "sequence_forward" else {}
+    bound, expected = function.bind(**call, **more), by_python(function, call)
+    assert type(bound) is BoundCall
+    for _ in range(3):
+        results = bound()
+        assert results is bound.results
+        require_same(results, expected)
+        assert type(bound) is not BoundCall
+        assert isinstance(bound, BoundCall)
+        for result in results:
+            if result is not None:
+                result[...] = 0
+    frames: list[str] = []
+    sys.setprofile(lambda frame, event, _: frames.append(frame.f_code.co_name))
+    bound()
+    sys.setprofile(None)
+    assert "__call__" not in frames
+    with pytest.raises(TypeError, match="argument"):
+        bound(1)
+    assert bound._lock.acquire(blocking=False)
+    with pytest.raises(CellgenError, match="running already"):
+        bound()
+    bound._lock.release()
+    results[0][...] = 0
+    thread = threading.Thread(target=bound)  # whose workspace is another
+    thread.start()
+    thread.join()
+    require_same(bound.results, expected)
+    require_same(bound(), expected)
+    assert repr(bound).startswith("<bound call of gru.")
+    with pytest.raises(CellgenError, match="neither pickled"):
+        copy.copy(bound)
+
+
+@pytest.mark.parametrize("how", [{"threads": 2}, {"dtype": np.float16}], ids=str)
+def test_other_bound_calls_are_pythons(how: dict[str, Any]) -> None:
+    function: Any = kernel("gru").functions["sequence_forward"]
+    call = given(function.function, how.get("dtype", np.float32))
+    function(**call)
+    bound = function.bind(**call, threads=how.get("threads", 1))
+    for _ in range(3):
+        require_same(bound(), by_python(function, call))
+    assert type(bound) is BoundCall
 
 
 @pytest.mark.parametrize("name", ["gru", "lstm"])
