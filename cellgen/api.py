@@ -14,6 +14,7 @@ from cellgen.errors import BuildError
 from cellgen.runtime.backend import DEFAULT, AnyKernel, Backend, backend, backend_names
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.folders import TextDigest, read_interface, read_listed
+from cellgen.runtime.generator import generator_digest
 from cellgen.runtime.imports import whole_imports
 from cellgen.runtime.paths import generated_folder, include_folder, shipped_names
 from cellgen.runtime.progress import progress
@@ -61,8 +62,13 @@ def load(name: str, target: str = DEFAULT, *, emulated: bool = False) -> AnyKern
 
 
 def _listed_text(name: str, target: str, listed: TextDigest) -> str:
-    """The text of a cell that ships by its digest: from the cache, else generated for it."""
-    text = listed.recall()
+    """The text of a cell that ships by its digest: from the cache, else generated for it.
+
+    What the cache has counts as long as nothing has changed that generates it: a list that is older
+    than its templates is an error, not a text of theirs that once was.
+    """
+    by = generator_digest(target)
+    text = listed.recall(by)
     if text is not None:
         return text
     with whole_imports():
@@ -77,7 +83,7 @@ def _listed_text(name: str, target: str, listed: TextDigest) -> str:
             f"build {name}`, or install cellgen-compiler again",
             code=STALE,
         )
-    listed.remember(text)
+    listed.remember(text, by)
     return text
 
 

@@ -19,6 +19,7 @@ from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import stop_all
 from cellgen.runtime.folders import TextDigest
+from cellgen.runtime.generator import generator_digest
 from cellgen.runtime.waiting import as_completed
 from cellgen.targets import TARGETS, Source
 
@@ -92,7 +93,7 @@ def write_all(folder: Path, sources: Sequence[Source], target: str = DEFAULT) ->
     for source in sources:
         for held in tree.BY_DIGEST:
             for file, text in tree.held_by_digest(source, held).items():
-                TextDigest.of(file, text).remember(text)
+                TextDigest.of(file, text).remember(text, generator_digest(held))
     return [_write(folder, source, target) for source in sources]
 
 

@@ -27,10 +27,10 @@ from torch import Tensor
 import cellgen
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.build import cache
-from cellgen.runtime.triton.assembler import assembler_in_use
 from cellgen.torch.chunks.rows import Gaps
 from cellgen.torch.devices import on_device
 from cellgen.torch.errors import DeviceRunError
+from cellgen.torch.launched import assembler_of
 from cellgen.torch.passes import PlanRun
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def _stated(
     arrays = {"": torch.empty(0, dtype=dtype)}
     sizes, resets = dict(launch.sizes), _resets(launch)
     call = PlanRun(launch.module, sizes, arrays, before=table, resets=resets)
+    assembler = assembler_of(device)
     return (
         launch.cell,
         text,
@@ -127,7 +128,7 @@ def _stated(
         str(sorted(launch.learning)),
         f"cellgen {cellgen.__version__}, torch {torch.__version__}",
         f"triton {importlib.metadata.version('triton')}",
-        assembler_in_use() if device.type == "cuda" and torch.version.hip is None else "",
+        assembler.release if assembler else "",
     )
 
 

@@ -25,7 +25,7 @@ from cellgen.runtime.options import BY_TYPE, Options
 from cellgen.torch.calls import Tables
 from cellgen.torch.chunks.rows import Gaps, rows_of_call, valid_steps
 from cellgen.torch.devices import ANYWHERE
-from cellgen.torch.launched import PRODUCTS, Launched, launch_of, may_launch
+from cellgen.torch.launched import PRODUCTS, Launched, assembler_of, launch_of, may_launch
 from cellgen.torch.modes import is_transforming
 from cellgen.torch.planned import last_step
 from cellgen.torch.registry import Known
@@ -63,11 +63,23 @@ def check_form(where: str, form: object) -> str:
 
 
 def results_of(name: str, fields: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    """Named tuples of a call's results, by the form that gave them, which ``form`` of each says."""
+    """Named tuples of a call's results, by the form that gave them, which ``form`` of each says.
+
+    ``assembler`` says what kernels of Triton are assembled by where the results lie.
+    """
     classes: dict[str, Any] = {form: namedtuple(name, fields) for form in (STEP, CHUNK, SCAN)}
     for form, made in classes.items():
         made.form = form
+        if "assembler" not in fields:
+            made.assembler = property(_assembled_by)
     return classes
+
+
+def _assembled_by(results: Any) -> str:
+    """The version and path of ``ptxas``; "" of steps, and where nothing of NVIDIA's serves."""
+    device = next(tensor.device for tensor in results if tensor is not None)
+    assembler = None if results.form == STEP else assembler_of(device)
+    return "" if assembler is None else str(assembler)
 
 
 @functools.cache

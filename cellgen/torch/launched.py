@@ -23,7 +23,7 @@ from cellgen import api
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.options import BF16, BY_TYPE, FULL
-from cellgen.runtime.triton.assembler import require_assembler
+from cellgen.runtime.triton.assembler import Assembler, assembler_in_use, take_assembler
 from cellgen.runtime.triton.kernel import TritonKernel
 from cellgen.torch.chunks.rows import Gaps
 from cellgen.torch.devices import on_device
@@ -212,8 +212,9 @@ def launch_of(
     if module is None:
         return None
     plan = module.PLAN
-    if plan.get("memories"):  # products of matrices, which assemblers have spoilt
-        _require_assembler(known.layout.cell, theta[0].device)
+    arch = arch_of(theta[0].device)
+    if arch is not None:  # products of matrices are what assemblers have spoilt
+        take_assembler(known.layout.cell, arch, multiplies=bool(plan.get("memories")))
     names = tuple(item.name for item in known.layout.theta)
     results = (*plan["outputs"], *plan["last"])
     cell = known.layout.cell
@@ -225,7 +226,18 @@ def launch_of(
     return launch
 
 
-def _require_assembler(cell: str, device: torch.device) -> None:
-    if device.type == "cuda" and torch.version.hip is None:
-        major, minor = torch.cuda.get_device_capability(device)
-        require_assembler(cell, 10 * major + minor)
+def arch_of(device: torch.device) -> int | None:
+    """The compute capability of a device times ten; None where no assembler of NVIDIA's serves."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return None
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * int(major) + int(minor)
+
+
+def assembler_of(device: torch.device) -> Assembler | None:
+    """What Triton's kernels are assembled by for a device; None where nothing of NVIDIA's serves.
+
+    Raises DeviceError for one that does not run.
+    """
+    arch = arch_of(device)
+    return None if arch is None else assembler_in_use(arch)

@@ -1261,8 +1261,8 @@ def s_scan(
         if READS:
             s_query = _rows(s_query_p, first, step, ck, K, valid)
             s_read = _dot(s_query, S_in, ACC, PRECISION) * far_after[:, None]
-            P = _dot(s_query, tl.trans(s_key), ACC, PRECISION) * decay_after
-            s_read += _dot(P.to(DT), s_added_0, ACC, PRECISION)
+            P = (_dot(s_query, tl.trans(s_key), ACC, PRECISION) * decay_after).to(DT)
+            s_read += _dot(P, s_added_0, ACC, PRECISION)
             if RESETS:
                 lost = (untouched[:, None] > 0.5) & (unfit[None, :] > 0)
                 s_read = tl.where(lost, float("nan"), s_read)
@@ -1335,8 +1335,8 @@ def s_outputs(
     s_added_0 = _rows(s_added_0_p, first, step, cv, V, valid)
     s_query = _rows(s_query_p, first, step, ck, K, valid)
     s_read = _dot(s_query, S_in, ACC, PRECISION) * far_after[:, None]
-    P = _dot(s_query, tl.trans(s_key), ACC, PRECISION) * decay_after
-    s_read += _dot(P.to(DT), s_added_0, ACC, PRECISION)
+    P = (_dot(s_query, tl.trans(s_key), ACC, PRECISION) * decay_after).to(DT)
+    s_read += _dot(P, s_added_0, ACC, PRECISION)
     if RESETS:
         lost = (untouched[:, None] > 0.5) & (unfit[None, :] > 0)
         s_read = tl.where(lost, float("nan"), s_read)
@@ -1413,8 +1413,8 @@ def s_back(
         d_s_read = _rows(d_s_read_p, first, step, cv, V, valid)
         d_S_in = d_S.to(DT)
         d_s_added_0 = _dot(s_key, d_S_in, ACC, PRECISION) * to_end[:, None]
-        P = _dot(s_query, tl.trans(s_key), ACC, PRECISION) * decay_after
-        d_s_added_0 += _dot(tl.trans(P).to(DT), d_s_read, ACC, PRECISION)
+        P = (_dot(s_query, tl.trans(s_key), ACC, PRECISION) * decay_after).to(DT)
+        d_s_added_0 += _dot(tl.trans(P), d_s_read, ACC, PRECISION)
         columns = tl.arange(0, BT)
         s_erase = _numbers(s_erase_p, first, step, valid, ACC)
         D_0 = d_s_added_0.to(DT)

@@ -1051,14 +1051,14 @@ def c_scan(
         if READS:
             c_query = _rows(c_query_p, first, step, ck, K, valid)
             c_read = _dot(c_query, S_in, ACC, PRECISION) * far_after[:, None]
-            P = _dot(c_query, tl.trans(c_key), ACC, PRECISION) * decay_after
-            c_read += _dot(P.to(DT), c_added_0, ACC, PRECISION)
+            P = (_dot(c_query, tl.trans(c_key), ACC, PRECISION) * decay_after).to(DT)
+            c_read += _dot(P, c_added_0, ACC, PRECISION)
             if RESETS:
                 lost = (untouched[:, None] > 0.5) & (unfit[None, :] > 0)
                 c_read = tl.where(lost, float("nan"), c_read)
             _put_rows(c_read_p, first, step, cv, V, inside, c_read)
             seen = c_query * far_after[:, None]
-            n_read = tl.sum(P * n_value[None, :], 1) + tl.sum(seen * X_in[None, :], 1)
+            n_read = tl.sum(P.to(ACC) * n_value[None, :], 1) + tl.sum(seen * X_in[None, :], 1)
             if RESETS:
                 n_read = tl.where((untouched > 0.5) & (unfit_X > 0), float("nan"), n_read)
             if is_first:
@@ -1139,14 +1139,14 @@ def c_outputs(
     c_added_0 = (c_added_0 * _numbers(c_scale_p, first, step, valid, ACC)[:, None]).to(DT)
     c_query = _rows(c_query_p, first, step, ck, K, valid)
     c_read = _dot(c_query, S_in, ACC, PRECISION) * far_after[:, None]
-    P = _dot(c_query, tl.trans(c_key), ACC, PRECISION) * decay_after
-    c_read += _dot(P.to(DT), c_added_0, ACC, PRECISION)
+    P = (_dot(c_query, tl.trans(c_key), ACC, PRECISION) * decay_after).to(DT)
+    c_read += _dot(P, c_added_0, ACC, PRECISION)
     if RESETS:
         lost = (untouched[:, None] > 0.5) & (unfit[None, :] > 0)
         c_read = tl.where(lost, float("nan"), c_read)
     _put_rows(c_read_p, first, step, cv, V, inside, c_read)
     seen = c_query * far_after[:, None]
-    n_read = tl.sum(P * n_value[None, :], 1) + tl.sum(seen * X_in[None, :], 1)
+    n_read = tl.sum(P.to(ACC) * n_value[None, :], 1) + tl.sum(seen * X_in[None, :], 1)
     if RESETS:
         n_read = tl.where((untouched > 0.5) & (unfit_X > 0), float("nan"), n_read)
     if is_first:
@@ -1220,13 +1220,13 @@ def c_back(
         d_n_read = _numbers(d_n_read_p, first, step, valid, ACC)
         c_query = _rows(c_query_p, first, step, ck, K, valid)
         c_key = _rows(c_key_p, first, step, ck, K, valid)
-        d_c_read = _rows(d_c_read_p, first, step, cv, V, valid)
+        d_c_read = _rows(d_c_read_p, first, step, cv, V, valid).to(DT)
         d_S_in = d_S.to(DT)
         d_c_added_0 = _dot(c_key, d_S_in, ACC, PRECISION) * to_end[:, None]
-        P = _dot(c_query, tl.trans(c_key), ACC, PRECISION) * decay_after
-        d_c_added_0 += _dot(tl.trans(P).to(DT), d_c_read, ACC, PRECISION)
+        P = (_dot(c_query, tl.trans(c_key), ACC, PRECISION) * decay_after).to(DT)
+        d_c_added_0 += _dot(tl.trans(P), d_c_read, ACC, PRECISION)
         late = c_key * to_end[:, None]
-        d_n_value = tl.sum(P * d_n_read[:, None], 0) + tl.sum(late * d_X[None, :], 1)
+        d_n_value = tl.sum(P.to(ACC) * d_n_read[:, None], 0) + tl.sum(late * d_X[None, :], 1)
         if is_first:
             _put_numbers(d_n_value_p, first, step, inside, d_n_value)
         c_value = _rows(c_value_p, first, step, cv, V, valid)
@@ -1260,6 +1260,8 @@ def c_gradients(
     """Gradients of keys, queries and decays, chunks in parallel, of states where chunks start
     and of what reaches them where they end.
 
+    What reaches a query by the matrix and by its column all but cancels where keys are nearly
+    equal: what reaches the read is multiplied in two parts, itself in DT and the rest.
     What reaches the logarithm of a decay is, by symmetry of scales of keys and queries, a sum over
     later steps of the chunk of q d_q - k d_k, as far as they meet within the chunk, and
     k d_k over earlier steps, with S d_S where it starts, as far as they reach its end.
@@ -1314,11 +1316,17 @@ def c_gradients(
         d_S = _tile(d_c_states_p, slot, ck, cv, K, V)
         S_d_S += tl.sum(S.to(ACC) * d_S.to(ACC), 1)
         d_c_read = _rows(d_c_read_p, first, step, cv, V, valid)
+        rest = (d_c_read - d_c_read.to(DT)).to(DT)
+        d_c_read = d_c_read.to(DT)
+        if DT != ACC:
+            q_0_S += _dot(rest, tl.trans(S), ACC, PRECISION)
         q_0_S += _dot(d_c_read, tl.trans(S), ACC, PRECISION)
         c_added_0 = _rows(c_value_p, first, step, cv, V, valid)
         c_added_0 = (c_added_0 * _numbers(c_scale_p, first, step, valid, ACC)[:, None]).to(DT)
         k_0_S += _dot(c_added_0, tl.trans(d_S).to(DT), ACC, PRECISION)
         d_P_0_0 += _dot(d_c_read, tl.trans(c_added_0), ACC, PRECISION)
+        if DT != ACC:
+            d_P_0_0 += _dot(rest, tl.trans(c_added_0), ACC, PRECISION)
     X = tl.load(n_states_p + slot * K + ck, mask=ck < K, other=0.0).to(ACC)
     if RESETS:
         X = _cleared(X, ACC)
@@ -1396,7 +1404,7 @@ PLAN = {
     'c_key': {'shape': ('T', 'B', 'N', '1', 'K'), 'dtype': 'streams'},
     'c_query': {'shape': ('T', 'B', 'N', '1', 'K'), 'dtype': 'streams'},
     'c_value': {'shape': ('T', 'B', 'N', 'D', '1'), 'dtype': 'streams'},
-    'c_read': {'shape': ('T', 'B', 'N', 'D', '1'), 'dtype': 'streams'},
+    'c_read': {'shape': ('T', 'B', 'N', 'D', '1'), 'dtype': 'sums'},
     'c_last': {'shape': ('B', 'N', 'D', 'K'), 'dtype': 'streams'},
     'd_c_last': {'shape': ('B', 'N', 'D', 'K'), 'dtype': 'streams'},
     'n_read': {'shape': ('T', 'B', 'N', '1'), 'dtype': 'sums'},
@@ -1409,8 +1417,8 @@ PLAN = {
     'd_b_o': {'shape': ('N', 'D'), 'dtype': 'streams'},
     'rows_2.d_m.wide': {'shape': ('T', 'B', 'N', 'D'), 'dtype': 'streams'},
     'd_x_w_o': {'shape': ('T', 'B', 'N', 'D'), 'dtype': 'streams'},
-    'd_c_read': {'shape': ('T', 'B', 'N', 'D', '1'), 'dtype': 'streams'},
-    'rows_2.d_n_read.wide': {'shape': ('T', 'B', 'N', 'D'), 'dtype': 'streams'},
+    'd_c_read': {'shape': ('T', 'B', 'N', 'D', '1'), 'dtype': 'sums'},
+    'rows_2.d_n_read.wide': {'shape': ('T', 'B', 'N', 'D'), 'dtype': 'sums'},
     'd_n_read': {'shape': ('T', 'B', 'N', '1'), 'dtype': 'sums'},
     'd_n_prev': {'shape': ('B', 'N', 'K'), 'dtype': 'streams'},
     'd_c_prev': {'shape': ('B', 'N', 'D', 'K'), 'dtype': 'streams'},
@@ -1704,11 +1712,11 @@ PLAN = {
           'shares': False,
         },
         'c_read': {
-          'role': 'read', 'shape': ('T', 'B', 'N', 'V'), 'dtype': 'streams', 'of': 'c_read',
+          'role': 'read', 'shape': ('T', 'B', 'N', 'V'), 'dtype': 'float32', 'of': 'c_read',
           'shares': False,
         },
         'd_c_read': {
-          'role': 'upstream', 'shape': ('T', 'B', 'N', 'V'), 'dtype': 'streams', 'of': 'c_read',
+          'role': 'upstream', 'shape': ('T', 'B', 'N', 'V'), 'dtype': 'float32', 'of': 'c_read',
           'shares': False,
         },
         'n_read': {
@@ -1728,11 +1736,11 @@ PLAN = {
           'of': '', 'shares': False,
         },
         'n.states': {
-          'role': 'saved', 'shape': (('T', 'BT'), 'B', 'N', 'K'), 'dtype': 'streams', 'of': '',
+          'role': 'saved', 'shape': (('T', 'BT'), 'B', 'N', 'K'), 'dtype': 'float32', 'of': '',
           'shares': False,
         },
         'd_n.states': {
-          'role': 'scratch', 'shape': (('T', 'BT'), 'B', 'N', 'K'), 'dtype': 'streams', 'of': '',
+          'role': 'scratch', 'shape': (('T', 'BT'), 'B', 'N', 'K'), 'dtype': 'float32', 'of': '',
           'shares': False,
         },
         'step.before': {

@@ -1530,6 +1530,18 @@ def test_a_text_in_the_cache_that_is_not_the_listed_one_is_generated_again(
     assert texts["elman.cu"] == generate(Elman).text(".cu")
 
 
+def test_a_text_in_the_cache_that_older_templates_made_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list is as old as the text: it has to be written again."""
+    monkeypatch.setenv("CELLGEN_CACHE_DIR", str(tmp_path))
+    old = TextDigest.of("elman.cu", "int x;")
+    old.remember("int x;", "older templates")
+    monkeypatch.setattr(api, "read_listed", lambda *_: {"elman": old})
+    with pytest.raises(BuildError, match="elman: what is generated for cuda is not what the list"):
+        cellgen.load_cuda("elman")
+
+
 # --- errors --------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,40 @@ MOST = {"delta_net": 2.5, "gated_delta_net": 2.5, "delta_product": 3.5}
 many values is rounded before what is held is taken of it, it is 3.6 and more than 10 times."""
 
 
+def lost(
+    name: str, steps: int, draw: int, resets: bool, patch: pytest.MonkeyPatch
+) -> dict[str, float]:
+    """What kernels lose of each result, in parts of what rounding of arguments costs."""
+    seen: list[dict[str, tuple[float, float]]] = []
+    compared = first_use._compared
+
+    def kept(*call: object) -> object:
+        results = compared(*call)
+        seen.append(results[0])
+        return results
+
+    cell = cellgen.torch.function(name, form="chunk")
+    patch.setenv("CELLGEN_PROVE", "1")
+    patch.setattr(cache, "recall", lambda key: None)
+    patch.setattr(cache, "remember", lambda key, facts: None)
+    patch.setattr(launched, "DEVICES", {"cpu"})
+    patch.setattr(first_use, "STEPS", steps)
+    patch.setattr(first_use, "ROWS", 1)
+    patch.setattr(first_use, "_like", lambda size, fewer: fewer)
+    own = first_use._drawn
+    patch.setattr(first_use, "_drawn", lambda *args: own(*args[:-1], draw == 1))
+    patch.setattr(first_use, "SHIFTS", first_use.SHIFTS[draw : draw + 1])
+    patch.setattr(first_use, "FLOORS", dict.fromkeys(first_use.FLOORS, 0.0))
+    patch.setattr(first_use, "_compared", kept)
+    first_use._proved.cache_clear()
+    tensors = drawn(cell, dtype=torch.bfloat16, **(SIZES | {"T": steps}))
+    options = {"reset": torch.zeros(steps, 1, dtype=torch.bool)} if resets else {}
+    with np.errstate(all="ignore"), bfloat16_as_on_devices():
+        cell(**tensors, **options)
+    (results,) = seen
+    return {n: apart * first_use.TIMES / bar for n, (apart, bar) in results.items()}
+
+
 @pytest.mark.parametrize(
     ("name", "resets"),
     [
@@ -37,33 +71,14 @@ def test_sums_that_differences_are_taken_of_are_not_rounded(
     name: str, resets: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Inputs are all positive, so that the keys of all steps are nearly equal."""
-    seen: list[dict[str, tuple[float, float]]] = []
-    compared = first_use._compared
+    found = lost(name, SIZES["T"], 1, resets, monkeypatch)
+    assert {"h", "s_last"} <= found.keys()
+    assert max(found.values()) <= MOST[name], found
 
-    def kept(*call: object) -> object:
-        results = compared(*call)
-        seen.append(results[0])
-        return results
 
-    cell = cellgen.torch.function(name, form="chunk")
-    monkeypatch.setenv("CELLGEN_PROVE", "1")
-    monkeypatch.setattr(cache, "recall", lambda key: None)
-    monkeypatch.setattr(cache, "remember", lambda key, facts: None)
-    monkeypatch.setattr(launched, "DEVICES", {"cpu"})
-    monkeypatch.setattr(first_use, "STEPS", SIZES["T"])
-    monkeypatch.setattr(first_use, "ROWS", 1)
-    monkeypatch.setattr(first_use, "_like", lambda size, fewer: fewer)
-    own = first_use._drawn
-    monkeypatch.setattr(first_use, "_drawn", lambda *args: own(*args[:-1], True))
-    monkeypatch.setattr(first_use, "SHIFTS", first_use.SHIFTS[1:2])
-    monkeypatch.setattr(first_use, "FLOORS", dict.fromkeys(first_use.FLOORS, 0.0))
-    monkeypatch.setattr(first_use, "_compared", kept)
-    first_use._proved.cache_clear()
-    tensors = drawn(cell, dtype=torch.bfloat16, **SIZES)
-    options = {"reset": torch.zeros(60, 1, dtype=torch.bool)} if resets else {}
-    with np.errstate(all="ignore"), bfloat16_as_on_devices():
-        cell(**tensors, **options)
-    (results,) = seen
-    assert {"h", "s_last"} <= results.keys()
-    lost = {n: apart * first_use.TIMES / bar for n, (apart, bar) in results.items()}
-    assert max(lost.values()) <= MOST[name], lost
+def test_what_reaches_a_query_by_a_quotient_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reaches it by the numerator and by the denominator all but cancels: 1.7 and 1.6 times
+    what rounding of arguments costs are lost of its bias and weight here; where the
+    numerator, what reaches it or scores of the numerator alone are rounded, it is 8.9 and 8.0."""
+    found = lost("mlstm_sigmoid", 100, 0, False, monkeypatch)
+    assert max(found["d_b_q"], found["d_w_q"], found["h"]) <= 3.0, found

@@ -64,24 +64,30 @@ def version_of(text: str) -> Version:
     return int(match[1]), int(match[2])
 
 
-def refuse_assembler(version: str, arch: int) -> None:
+def refuse_assembler(version: str, arch: int, variable: str = "TRITON_PTXAS_PATH") -> None:
     """Raise DeviceError where ``ptxas`` of this release must not be used for a device.
 
-    ``arch`` is the compute capability times ten: 90 is Hopper. Whoever calls this names the cell.
+    ``arch`` is the compute capability times ten: 90 is Hopper; ``variable`` names another one.
+    Whoever calls this names the cell.
     """
     for fault in REFUSED:
         if fault.has(version_of(version), arch):
             raise DeviceError(
                 f"ptxas {_short(version)} is wrong for sm_{arch}: {fault.effect} ({fault.source}). "
-                f"Take {_joined(fault.until)} or later: TRITON_PTXAS_PATH=/path/to/ptxas, or a "
-                f"newer Triton",
+                f"Take {joined(fault.until)} or later: {variable}=/path/to/ptxas, or a newer "
+                f"Triton",
                 code="device.assembler",
             )
 
 
-def _joined(version: Version) -> str:
+def joined(version: Version) -> str:
+    """Write a release.
+
+    >>> joined((12, 9))
+    '12.9'
+    """
     return ".".join(map(str, version))
 
 
 def _short(version: str) -> str:
-    return version.strip() if "\n" not in version else _joined(version_of(version))
+    return version.strip() if "\n" not in version else joined(version_of(version))

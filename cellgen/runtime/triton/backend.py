@@ -8,12 +8,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellgen.errors import BuildError
+from cellgen.errors import BuildError, DeviceError
 from cellgen.runtime.abi import Interface
 from cellgen.runtime.backend import AnyKernel, Backend, Need
 from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.folders import read_files, read_interface
+from cellgen.runtime.triton.assembler import take_assembler
 from cellgen.runtime.triton.kernel import TritonKernel
 
 SUFFIX = "_triton.py"
@@ -30,8 +31,9 @@ class TritonBackend:
     emulates: bool = False
 
     def toolchain(self) -> tuple[Need, ...]:
-        """Triton, and PyTorch whose tensors it runs on."""
-        return (Need("triton", _version_of("triton")), Need("torch", _version_of("torch")))
+        """Triton, PyTorch whose tensors it runs on, and the assembler of products."""
+        needs = [Need(name, _version_of(name)) for name in ("triton", "torch")]
+        return (*needs, Need("ptxas", _assembler))
 
     def preparing(self) -> AbstractContextManager[None]:
         """Nothing: modules have nothing in common."""
@@ -59,6 +61,17 @@ class TritonBackend:
 
 
 BACKEND: Backend = TritonBackend()
+HOPPER = 90
+"""The devices for which assemblers are known to be wrong."""
+
+
+def _assembler() -> str:
+    """What kernels of products are assembled by for Hopper."""
+    _version_of("triton")()
+    try:
+        return f"{take_assembler('ptxas', HOPPER)}, for sm_{HOPPER}"
+    except DeviceError as error:
+        raise BuildError(str(error.args[0]).replace(". Take", "; take")) from None
 
 
 def _version_of(package: str) -> Callable[[], str]:

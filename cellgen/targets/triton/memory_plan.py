@@ -102,7 +102,14 @@ def _states(m: MemoryText) -> dict[str, BufferPlan]:
 
 
 def _reads(m: MemoryText) -> dict[str, BufferPlan]:
-    reads: dict[str, tuple[Shape, str]] = {q.read: (VALUES, "streams") for q in m.readouts}
+    """What is read; where there is a column, in float32 as that of the column.
+
+    It is divided by that, and where keys are nearly equal what reaches the query by both all but
+    cancels.
+    """
+    reads: dict[str, tuple[Shape, str]] = {
+        q.read: (VALUES, "float32" if m.column else "streams") for q in m.readouts
+    }
     if m.column:
         reads[m.column.read] = (NUMBERS, "float32")
     buffers = {}
@@ -114,12 +121,12 @@ def _reads(m: MemoryText) -> dict[str, BufferPlan]:
 
 def _inner(m: MemoryText) -> dict[str, BufferPlan]:
     """States where chunks start, what erased reads are made of, marks."""
-    starts: list[tuple[str, Shape]] = [(m.states, ("B", "N", "K", "V"))]
+    starts: list[tuple[str, Shape, str]] = [(m.states, ("B", "N", "K", "V"), "streams")]
     if m.column:
-        starts.append((m.column.states, ("B", "N", "K")))
+        starts.append((m.column.states, ("B", "N", "K"), "float32"))
     buffers = {}
-    for name, shape in starts:
-        saved = BufferPlan(BufferRole.SAVED, (CHUNKS, *shape), "streams")
+    for name, shape, dtype in starts:
+        saved = BufferPlan(BufferRole.SAVED, (CHUNKS, *shape), dtype)
         buffers[name] = saved
         buffers[f"d_{name}"] = replace(saved, role=BufferRole.SCRATCH)
     scratch = BufferPlan(BufferRole.SCRATCH, VALUES, "streams")

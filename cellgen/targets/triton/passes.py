@@ -286,7 +286,7 @@ class Ordering:
                 yield _sum_into(value, f"d_{name}", array, kernel.axes, shares=True, adds=adds)
             elif unit_axes(value) != kernel.axes:
                 array = f"{kernel.name}.d_{name}.wide"
-                self.arrays[array] = ArrayPlan(("T", "B", *axes))
+                self.arrays[array] = ArrayPlan(("T", "B", *axes), self._dtype(f"d_{name}"))
                 adds = self._reach(value)
                 yield _sum_into(value, f"d_{name}", array, kernel.axes, adds=adds)
             else:
@@ -309,7 +309,7 @@ class Ordering:
         return had
 
     def _declare(self, value: Value, name: str) -> None:
-        self.arrays[name] = ArrayPlan(_shape(value), self._dtype(str(value)))
+        self.arrays[name] = ArrayPlan(_shape(value), self._dtype(name))
 
     def _dtype(self, name: str) -> str:
         """What memories take in float32 is formed so."""
@@ -318,8 +318,8 @@ class Ordering:
         return "sums" if wide else "streams"
 
 
-BY_STEP = (BufferRole.STREAM, BufferRole.READ)
-"""Buffers that hold numbers of each step."""
+BY_STEP = (BufferRole.STREAM, BufferRole.READ, BufferRole.GRADIENT, BufferRole.UPSTREAM)
+"""Buffers that hold numbers of each step; those of first states have other names."""
 
 
 def _spelled(work: RowWork, memory: Memory) -> MemoryKernels:
