@@ -134,13 +134,14 @@ def emulated(cell: type[Cell]) -> CudaKernel:
 
 
 def in_elements(kernel: CudaKernel, *elements: str) -> CudaKernel:
-    """The kernel compiled for some element types: each takes a compiler as long as the headers."""
+    """A kernel compiled for some element types: each takes a compiler as long as the headers."""
     own = f"{kernel.name}.cu"
     files = tuple(
         (name, cuda_budgets.only(text, elements) if name == own else text)
         for name, text in kernel.sources.files
     )
-    return CudaKernel(kernel.interface, replace(kernel.sources, files=files), emulated=True)
+    sources = replace(kernel.sources, files=files)
+    return CudaKernel(kernel.interface, sources, emulated=kernel.emulated)
 
 
 @cache
@@ -1563,7 +1564,7 @@ def test_no_compiler_is_said_with_the_remedy(
 def test_no_driver_is_said_and_the_process_stays_usable() -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("there is a driver")
-    kernel = api.load_cuda("elman")
+    kernel = in_elements(api.load_cuda("elman"), "f32")
     for _ in range(2):
         with pytest.raises(DeviceError, match=r"elman: .*CUDA error \d+, .*driver"):
             kernel.devices()

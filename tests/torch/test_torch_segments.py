@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
-import cellgen.torch
-from cellgen.errors import ArgumentError
-from cellgen.torch.errors import KindError, TensorError
+torch = pytest.importorskip("torch")
+
+import cellgen.torch  # noqa: E402
+from cellgen.errors import ArgumentError  # noqa: E402
+from cellgen.torch.errors import KindError, TensorError  # noqa: E402
 
 pytestmark = [  # torch's own, of jit and of what it compiles
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
