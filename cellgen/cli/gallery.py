@@ -40,6 +40,8 @@ from cellgen.views.show import (
 )
 
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
+NAMED = re.compile(r"\w+<\w+>")
+"""A name with a part that stands for others, which Markdown would take for a tag."""
 INDEX = "README.md"
 ABOUT = "`cellgen gallery` writes these pages"
 LOADED = '`cellgen.load("{}")`, declared in ['
@@ -151,7 +153,7 @@ def _derivation(programs: CellPrograms) -> list[str]:
     """Every derived function typeset, then all of them as text."""
     blocks = []
     for section in sections(programs)[1:]:
-        intention = INTENTIONS[section.name]
+        intention = NAMED.sub(r"`\g<0>`", INTENTIONS[section.name])
         blocks.append(f"### {section.name}\n\n{intention[0].upper()}{intention[1:]}.")
         if section.lines:
             blocks.append("```math\n" + section_latex(section).partition("\n")[2] + "\n```")
@@ -242,7 +244,7 @@ def _by_work(run: ZooRun, zoo: Zoo) -> Callable[[Case], str]:
 _COLUMNS: Mapping[str, Callable[[Case], str]] = {
     "T, B, I, H": _shape,
     "threads": lambda case: str(case.threads),
-    "": lambda case: str(case.mode),
+    "pass": lambda case: str(case.mode),
     "ms": lambda case: f"{1e3 * case.own.median:.2f}",
     "floor": lambda case: f"{case.multiple(case.own):.2f}",
     "best peer": _best_peer,

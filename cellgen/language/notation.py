@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache, total_ordering
+from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 import sympy
@@ -17,7 +18,7 @@ from sympy import Expr
 from cellgen.language.constants import DOUBLE, nearest
 from cellgen.language.graph import values_in
 from cellgen.language.ops import Pointwise, PointwiseRow, operator_of
-from cellgen.language.value import Apply, Dim, Value, format_axis, format_shape
+from cellgen.language.value import Apply, B, Dim, Value, format_axis, format_shape
 from cellgen.runtime.names import GREEK
 
 SUM, PRODUCT, UNARY, POWER, ATOM = range(5)
@@ -121,6 +122,10 @@ class Notation:
         """Spell a quotient."""
         top, bottom = self._bracket(numerator, PRODUCT), self._bracket(denominator, UNARY)
         return Text(f"{top} / {bottom}", PRODUCT)
+
+    def between(self, left: Expr, right: Expr) -> str:
+        """What stands between two factors of a product by elements."""
+        return self.times
 
     def root(self, base: Text) -> Text:
         """Spell a square root."""
@@ -231,9 +236,10 @@ class Notation:
         if len(factors) == 1:
             return self._print(factors[0])
         ordered = sorted(factors, key=lambda factor: (not factor.is_Number, order_key(factor)))
-        pieces = [self._bracket(self._print(ordered[0]), self.first_factor)]
-        pieces += [self._bracket(self._print(factor), UNARY) for factor in ordered[1:]]
-        return Text(self.times.join(pieces), PRODUCT)
+        product = self._bracket(self._print(ordered[0]), self.first_factor)
+        for left, right in pairwise(ordered):
+            product += self.between(left, right) + self._bracket(self._print(right), UNARY)
+        return Text(product, PRODUCT)
 
     def _power(self, expression: Expr) -> Text:
         base, exponent = expression.args
@@ -303,6 +309,19 @@ class Latex(Notation):
 
     times: ClassVar[str] = r" \, "
 
+    def between(self, left: Expr, right: Expr) -> str:
+        r"""Arrays are multiplied by elements with \odot, since matrices stand side by side."""
+        are_arrays = all(any(v.shape for v in values_in(side)) for side in (left, right))
+        return r" \odot " if are_arrays else self.times
+
+    def real(self, number: Expr) -> str:
+        """Spell a number that is no plain integer; with a power of ten where it has one."""
+        digits, _, exponent = super().real(number).partition("e")
+        if not exponent:
+            return digits
+        factor = {"1.0": "", "1": "", "-1.0": "-", "-1": "-"}.get(digits, rf"{digits} \cdot ")
+        return f"{factor}10^{{{int(exponent)}}}"
+
     def value(self, value: Value) -> str:
         """Spell a value."""
         return latex_name(str(value.name))
@@ -316,6 +335,17 @@ class Latex(Notation):
         texts = [argument.text for argument in arguments]
         if row.comparison:
             return Text(rf"[{texts[0]} {row.latex} {texts[1]}]", ATOM)
+        if row.name == "keep":
+            return arguments[0]
+        if row.name == "where":
+            test = texts[0][1:-1] if re.fullmatch(r"\[[^][]*\]", texts[0]) else texts[0]
+            cases = rf"{{{texts[1]}}} & {{{test}}} \\ {{{texts[2]}}} & \text{{else}}"
+            return Text(rf"\begin{{cases}} {cases} \end{{cases}}", POWER)
+        if row.name in _LATEX_CALLS:
+            return Text(_LATEX_CALLS[row.name].format(*texts), ATOM)
+        if row.name == "strong_product":
+            factors = (self._bracket(argument, UNARY) for argument in arguments)
+            return Text(r" \odot ".join(factors), PRODUCT)
         name = row.latex or rf"\mathrm{{{latex_text(row.name)}}}"
         return Text(rf"{name}\left({', '.join(texts)}\right)", ATOM)
 
@@ -325,7 +355,7 @@ class Latex(Notation):
 
     def fraction(self, numerator: Text, denominator: Text) -> Text:
         """Spell a quotient."""
-        return Text(rf"\frac{{{numerator.text}}}{{{denominator.text}}}", ATOM)
+        return Text(rf"\frac{{{numerator.text}}}{{{denominator.text}}}", POWER)
 
     def root(self, base: Text) -> Text:
         """Spell a square root."""
@@ -344,9 +374,9 @@ class Latex(Notation):
             below = node.attributes[0] == 0
             joined = (r" \\ " if below else " & ").join(operand.text for operand in operands)
             return Text(rf"\begin{{bmatrix}} {joined} \end{{bmatrix}}", ATOM)
-        if row.is_part:
-            slices = _slices(node).replace("*", "")
-            return Text(rf"{{{self._bracket(operands[0], ATOM)}}}_{{[{slices}]}}", ATOM)
+        if row.is_part or row.is_reshape:
+            below = _axes(node) if row.is_reshape else f"[{_slices(node).replace('*', '')}]"
+            return Text(f"{{{self._bracket(operands[0], ATOM)}}}_{{{below}}}", ATOM)
         if row.is_sum:
             return Text(rf"\textstyle\sum {self._bracket(operands[0], PRODUCT)}", PRODUCT)
         listed = ", ".join(operand.text for operand in operands)
@@ -356,6 +386,21 @@ class Latex(Notation):
 
     def _bracket(self, piece: Text, at_least: int) -> str:
         return piece.text if piece.strength >= at_least else rf"\left({piece.text}\right)"
+
+
+_LATEX_CALLS = {
+    "abs": r"\left|{0}\right|",
+    "sqrt": r"\sqrt{{{0}}}",
+    "exp": r"\exp\left({0}\right)",
+    "log": r"\log\left({0}\right)",
+}
+"""Functions that are more than a name before brackets."""
+
+
+def _axes(node: Apply) -> str:
+    """The shape that a value is brought into, without a batch."""
+    shape = node.attributes[node.attributes[:1] == (B,) :]
+    return r" \times ".join(map(format_axis, shape)).replace("*", r" \cdot ")
 
 
 _GREEK = frozenset(

@@ -18,7 +18,13 @@ from sympy import Expr, Mul, sympify
 FOLDER = Path(__file__).parent / "gallery"
 PAGE = "gallery/README.md"
 TAGS = "gallery/tags.md"
-TAGS_TEXT = "# Cells by family\n\nFamilies, and kinds of recurrence.\n\n<!-- material/tags -->\n"
+TAGS_TEXT = """# Cells by family
+
+Families, and kinds of recurrence.
+
+<!-- material/tags {{ include: [{}] }} -->
+"""
+"""A cell's own name is a tag too, by which the search finds it first; no list shows those."""
 META = {"title": "Gallery", "hide": ["navigation", "toc"]}
 SHAPE = "W2"
 YEAR = re.compile(r"\b(19|20)(\d\d)\b")
@@ -29,7 +35,9 @@ def files() -> dict[str, str]:
     """The pages, their pictures and what they read, by place in the site."""
     read = {f"gallery/{name}": _text(name) for name in ("explorer.css", "explorer.js")}
     data = json.dumps({"shape": _shape_text(), "cells": cells()}, ensure_ascii=False)
-    index = {PAGE: "# Gallery\n\n" + _text("explorer.html"), TAGS: TAGS_TEXT}
+    listed = sorted({tag for cell in cells() for tag in cell["tags"] if tag != cell["name"]})
+    families = TAGS_TEXT.format(", ".join(f'"{tag}"' for tag in listed))
+    index = {PAGE: "# Gallery\n\n" + _text("explorer.html"), TAGS: families}
     return pages() | read | {"gallery/cells.js": f"window.CELLGEN = {data};\n"} | index
 
 
@@ -55,7 +63,13 @@ def _tagged(name: str, text: str) -> str:
     if cell is None:
         return text
     lines = "\n".join(f"  - {tag}" for tag in cell["tags"])
-    return f"---\ntags:\n{lines}\n---\n\n{text}"
+    ahead = 1 + 10 * _begun_by(cell["name"])
+    return f"---\nsearch:\n  boost: {ahead}\ntags:\n{lines}\n---\n\n{text}"
+
+
+def _begun_by(name: str) -> int:
+    """How many other cells a search by this name finds, before which this one is listed."""
+    return sum(cell["name"].startswith(name) for cell in cells()) - 1
 
 
 def _text(name: str) -> str:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 Tree: TypeAlias = list[dict[str, "str | Tree"] | str]
 
 INDEX = "README.md"
+TAGS = "tags.md"
 SECTIONS = {
     "tutorial": "Tutorial",
     "how-to": "How to",
@@ -32,15 +33,20 @@ def tree(documents: Path, pages: Collection[str]) -> Tree:
     for folder, title in SECTIONS.items():
         own = [page for page in pages if page.rpartition("/")[0] == folder]
         rank = {page: named.index(page) if page in named else len(named) for page in own}
-        ordered = sorted(own, key=lambda page: (not page.endswith(INDEX), rank[page], page))
+        ordered = sorted(own, key=lambda page: (_lead(page), rank[page], page))
         if ordered:
             found.append({title: [_entry(folder, page) for page in ordered]})
     own = [page for page in pages if "/" not in page and page != INDEX]
     return [*found, {"About": [*own]}] if own else found
 
 
+def _lead(page: str) -> int:
+    """The page of a section comes first, then that of its tags."""
+    return next((n for n, name in enumerate((INDEX, TAGS)) if page.endswith(name)), 2)
+
+
 def _entry(folder: str, page: str) -> dict[str, str | Tree] | str:
     """A page; one of the gallery by the name of its cell, since cells of a family share a title."""
-    if folder != "gallery" or page.endswith(INDEX):
+    if folder != "gallery" or _lead(page) < 2:
         return page
     return {page.rpartition("/")[2].removesuffix(".md"): page}

@@ -136,13 +136,41 @@ def test_the_search_of_the_site_works_without_a_server(site, browser):
         found.first.wait_for(state="attached", timeout=20_000)
 
 
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("spiking", {"lif", "alif", "izhikevich"}),
+        *((name, {name}) for name in ("gru", "lstm", "mamba", "elman", "lstm_peephole")),
+    ],
+)
+def test_the_search_lists_cells_of_that_name_or_family_first(site, browser, words, first):
+    with opened(browser, site, "index.html") as tab:
+        tab.focus(".md-search__input")
+        tab.locator(".md-search__input").press_sequentially(words)
+        links = tab.locator(".md-search-result__item > a:first-child")
+        links.first.wait_for(state="attached", timeout=20_000)
+        found = links.evaluate_all("all => all.map(a => a.pathname.split('/').at(-1))")
+        assert {name.removesuffix(".html") for name in found[: len(first)]} == first
+
+
+def test_a_tag_leads_to_the_cells_that_have_it(site, browser):
+    with opened(browser, site, "gallery/lif.html") as tab:
+        assert tab.locator(".md-tags").inner_text().split("\n") == ["recurrence dense", "spiking"]
+        tab.click(".md-tags a:text-is('spiking')")
+        heads = tab.locator("h2 .md-tag").all_inner_texts()
+        assert "spiking" in heads
+        assert len(heads) < 20
+        listed = tab.locator("h2:has(.md-tag:text-is('spiking')) + ul").inner_text()
+        assert listed.split() == ["alif", "izhikevich", "lif"]
+
+
 def test_search_finds(site, browser):
     with opened(browser, site, GALLERY) as tab:
         whole = shown(tab)
         assert len(whole) >= 63
         tab.fill("#cx-search", "xLSTM matrix")
-        assert shown(tab) == ["mlstm"]
-        assert tab.inner_text("#cx-count").startswith(f"1 of {len(whole)} cells")
+        assert shown(tab) == ["mlstm", "mlstm_sigmoid"]
+        assert tab.inner_text("#cx-count").startswith(f"2 of {len(whole)} cells")
         tab.fill("#cx-search", "no such cell")
         assert shown(tab) == []
         assert "No cell fits" in tab.inner_text("#cx-grid")

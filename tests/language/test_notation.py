@@ -8,7 +8,18 @@ from sympy import Expr, Rational
 
 from cellgen.cells import GRUBlockCell
 from cellgen.language.notation import latex, latex_name, text
-from cellgen.language.ops import concat, power, sigmoid, split, sqrt, tanh, where
+from cellgen.language.ops import (
+    absolute,
+    concat,
+    expand_dims,
+    keep,
+    power,
+    sigmoid,
+    split,
+    sqrt,
+    tanh,
+    where,
+)
 from cellgen.language.value import Apply, B, H, I, Role, Value
 
 
@@ -125,9 +136,27 @@ def test_names_in_latex(name: str, expected: str) -> None:
 
 def test_equations_in_latex() -> None:
     equations = {str(e.target): latex(e.expression) for e in GRUBlockCell.definition.equations}
-    assert equations["h"] == r"h_{t-1} \, u + \left(1 - u\right) \, c"
+    assert equations["h"] == r"h_{t-1} \odot u + \left(1 - u\right) \odot c"
     assert equations["c"] == r"\tanh\left(\bar{c}\right)"
     assert equations["c_bar"].endswith(r"\, w_{c} + b_{c}")
     assert latex(Z / (Y + X)) == r"\frac{z}{y + x}"
     assert latex(Apply("sum_to", (Z,), (H,))) == r"\textstyle\sum z"
-    assert latex(where(Z >= 0, Y, X)).startswith(r"\mathrm{where}\left([z \ge 0], y, x")
+    cases = r"\begin{cases} {y} & {z \ge 0} \\ {x} & \text{else} \end{cases}"
+    assert latex(where(Z >= 0, Y, X)) == cases
+
+
+def test_latex_tells_products_by_elements_from_products_of_matrices() -> None:
+    decay = Value("r", (), Role.SCALAR, order=20)
+    assert latex(Y * X) == r"y \odot x"
+    assert latex(2 * Y * X) == r"2 \, y \odot x"
+    assert latex(Y * decay) == r"y \, r"
+    assert latex(Y @ W) == r"y \, w"
+
+
+def test_latex_sets_functions_as_mathematics_does() -> None:
+    assert latex(absolute(X)) == r"\left|x\right|"
+    assert latex(sqrt(X)) == r"\sqrt{x}"
+    assert latex(keep(Y + X)) == "y + x"
+    assert latex(X + 1e-6) == "x + 10^{-6}"
+    assert latex(2.5e-7 * X) == r"2.5 \cdot 10^{-7} \, x"
+    assert latex(expand_dims(X, -1)) == r"{x}_{H \times 1}"

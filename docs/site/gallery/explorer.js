@@ -92,7 +92,7 @@
   function facts(cell) {
     const rows = {
       states: cell.states.map((value) => `${value.name} ${value.shape}`).join(", "),
-      parameters: `${cell.parameters.length}, ${count(cell.weights.number)} numbers`,
+      parameters: `${cell.parameters.length} arrays, ${count(cell.weights.number)} numbers`,
       saved: savedText(cell),
       forward: speedText(measured(cell, "forward")),
       "with gradients": speedText(measured(cell, "forward+backward")),
