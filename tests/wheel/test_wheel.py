@@ -77,6 +77,29 @@ def test_bits_are_those_of_a_kernel_that_is_compiled_here(package: ModuleType, d
     assert [name for name, is_same in found if not is_same] == []
 
 
+def test_products_of_int8_are_near_those_of_a_kernel_that_is_compiled_here(
+    package: ModuleType,
+) -> None:
+    found = dict(bits.rounded(cellgen.compile(Elman), package.elman))
+    assert found.keys() == {"int8.h", "int8.h_last"}
+    assert all(found.values())
+
+
+def test_the_lowest_level_is_near_a_kernel_that_is_compiled_here(unpacked: Path) -> None:
+    path = os.pathsep.join((str(unpacked), str(Path(__file__).parents[2])))
+    environment = {**os.environ, "PYTHONPATH": path, "CELLGEN_LEVEL": "v2"}
+    call = [sys.executable, "-m", "tests.wheel.bits", PACKAGE, "v2", "elman"]
+    said = subprocess.run(call, capture_output=True, text=True, env=environment, check=False)
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_near_is_within_roundings() -> None:
+    one = np.ones(3, np.float32)
+    assert bits.near(one, one + np.float32(4e-6))
+    assert not bits.near(one, one + np.float32(1e-5))
+    assert not bits.near(one, one[:2])
+
+
 def test_a_cell_of_ones_own_has_its_scalars(package: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     local = cellgen.compile(make_cell(tmp_path / "own.py"))
@@ -291,9 +314,9 @@ def test_numbers_that_a_wheel_states_for_itself_are_those_of_their_one_place() -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", api.shipped_names())
-def test_every_cell_has_the_bits_of_one_compiled_here(name: str, tmp_path: Path) -> None:
+def test_every_cell_has_the_results_of_one_compiled_here(name: str, tmp_path: Path) -> None:
     words = ["wheel", name, "--name", "one_cell", "--out", str(tmp_path), "--machine", "x86_64"]
-    done = CliRunner().invoke(app, [*words, "--levels", "v3,v4,amx"])
+    done = CliRunner().invoke(app, [*words, "--levels", "v2,v3,v4,amx"])
     assert done.exit_code == 0, done.output
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
         archive.extractall(tmp_path)
@@ -304,7 +327,8 @@ def test_every_cell_has_the_bits_of_one_compiled_here(name: str, tmp_path: Path)
         check=True,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     ).stdout.split()
-    for level in ("v3", "v4", "amx")[: ("v3", "v4", "amx").index(reached[-1]) + 1]:
+    every = ("v2", "v3", "v4", "amx")
+    for level in every[: every.index(reached[-1]) + 1]:
         path = os.pathsep.join((str(tmp_path), str(Path(__file__).parents[2])))
         call = [sys.executable, "-m", "tests.wheel.bits", "one_cell", level]
         environment = {**os.environ, "PYTHONPATH": path, "CELLGEN_LEVEL": level}
