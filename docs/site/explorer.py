@@ -69,7 +69,8 @@ def _tagged(name: str, text: str) -> str:
 
 def _begun_by(name: str) -> int:
     """How many other cells a search by this name finds, before which this one is listed."""
-    return sum(cell["name"].startswith(name) for cell in cells()) - 1
+    names = [str(cell["name"]) for cell in cells()]
+    return sum(other.startswith(name) for other in names) - 1
 
 
 def _text(name: str) -> str:

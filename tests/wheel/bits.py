@@ -48,8 +48,8 @@ Alike = Callable[[np.ndarray, np.ndarray], bool]
 
 def equal(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether two results have the same bits."""
-    pair = (np.ascontiguousarray(array).view(np.uint8) for array in (a, b))
-    return np.array_equal(*pair)
+    one, two = (np.ascontiguousarray(array).view(np.uint8) for array in (a, b))
+    return np.array_equal(one, two)
 
 
 def near(a: np.ndarray, b: np.ndarray) -> bool:
