@@ -219,7 +219,20 @@ def test_a_wrong_product_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("name", "weight"),
-    [("qrnn", "w_z"), pytest.param("gated_delta_net", "w_b", marks=pytest.mark.slow)],
+    [
+        ("qrnn", "w_z"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("gated_delta_net", "w_b"),
+                ("delta_net", "w_k"),
+                ("gla", "w_q"),
+                ("mlstm_sigmoid", "w_f"),
+                ("rwkv4", "w_k"),
+                ("s5", "b_re"),
+            )
+        ),
+    ],
 )
 def test_a_small_gradient_that_is_off_by_little_is_refused(
     name: str, weight: str, monkeypatch: pytest.MonkeyPatch
