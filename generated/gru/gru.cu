@@ -702,7 +702,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_forward_block)(
 #if CELLGEN_PRECISION == 32
 /* Blocks share the units of a layer and take rows through all steps together. */
 template <bool in_cluster>
-__global__ void CELLGEN_TOGETHER_BOUNDS
+__global__ void CELLGEN_TOGETHER_BOUNDS(4)
 CELLGEN_CUDA_NAME(gru_forward_persistent)(
     cellgen_together how,
     int64_t nT,
@@ -857,7 +857,7 @@ static inline bool CELLGEN_CUDA_NAME(gru_forward_persistent_stays)(
             + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128;
     };
     const cellgen_layer_size layer = {
-        nT, nB, 1, (int)cellgen_larger(0, cellgen_octets(nH)), 1, 2,
+        nT, nB, 1, (int)cellgen_larger(0, cellgen_octets(nH)), 4, 1, 2,
         (int64_t)(cellgen_factors(nH)) * CELLGEN_GROUP * (int64_t)sizeof(store), (int64_t)1 * (3 * nH * nH)};
     return cellgen_choose_together<store>(
         tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH, cellgen_by_fragment::resident(3, nH, nH), 2), held, weights, CELLGEN_KERNEL(CELLGEN_CUDA_NAME(gru_forward_persistent)<false>),
@@ -1255,7 +1255,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_block)(
 #if CELLGEN_PRECISION == 32
 /* Blocks share the units of a layer and take rows through all steps together. */
 template <bool in_cluster>
-__global__ void CELLGEN_TOGETHER_BOUNDS
+__global__ void CELLGEN_TOGETHER_BOUNDS(4)
 CELLGEN_CUDA_NAME(gru_reverse_persistent)(
     cellgen_together how,
     int64_t nT,
@@ -1432,7 +1432,7 @@ static inline bool CELLGEN_CUDA_NAME(gru_reverse_persistent_stays)(
             + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128;
     };
     const cellgen_layer_size layer = {
-        nT, nB, 1, (int)cellgen_larger(0, cellgen_octets(nH)), 1, 2,
+        nT, nB, 1, (int)cellgen_larger(0, cellgen_octets(nH)), 4, 1, 2,
         (int64_t)(cellgen_factors(nH) + cellgen_factors(nH) + cellgen_factors(nH)) * CELLGEN_GROUP * (int64_t)sizeof(store), (int64_t)1 * (1 * nH * nH + 1 * nH * nH + 1 * nH * nH)};
     return cellgen_choose_together<store>(
         tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), (3 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, 3 * nH), 2), held, weights, CELLGEN_KERNEL(CELLGEN_CUDA_NAME(gru_reverse_persistent)<false>),

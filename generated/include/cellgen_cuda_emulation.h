@@ -22,6 +22,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -97,6 +98,16 @@ class cellgen_emulator {
         return *only;
     }
 
+    /* While it lives, threads of the process that call the emulation wait: it is one device, with one launch
+     * at a time. */
+    class Turn {
+      public:
+        Turn() : held_(one().turns_) {}
+
+      private:
+        std::lock_guard<std::recursive_mutex> held_;
+    };
+
     /* Leaves out the barriers of one line: a planted fault, which proofs must notice. */
     void skip(int line) { skipped_ = line; }
 
@@ -119,6 +130,7 @@ class cellgen_emulator {
 
     void take(void *stream, const cellgen_emulated_launch &node)
     {
+        const Turn turn;
         if (fails("launch") || is_foreign(stream)) return;
         const auto captured = capturing.find(stream);
         ++counts[captured == capturing.end() ? LAUNCHED : CAPTURED];
@@ -459,6 +471,7 @@ class cellgen_emulator {
     }
 
   private:
+    std::recursive_mutex turns_;
     uint64_t state_ = 0x9e3779b97f4a7c15ull;
     bool in_block_ = false;
     int skipped_ = -1;

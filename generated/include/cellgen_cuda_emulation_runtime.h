@@ -23,6 +23,7 @@ inline cudaError_t cudaGetLastError()
 
 /* Begins every emulated call that may fail. */
 #define CELLGEN_MAY_FAIL                                                                           \
+    const cellgen_emulator::Turn turn;                                                             \
     cellgen_emulator &machine = cellgen_emulator::one();                                           \
     if (const cudaError_t error = machine.fails(__func__)) return error
 #define CELLGEN_MAY_FAIL_ON(stream)                                                                \
@@ -153,6 +154,7 @@ inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, int)
 /* Capturing has ended also where this fails. */
 inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
+    const cellgen_emulator::Turn ending;
     std::map<void *, cellgen_emulated_graph *> &capturing = cellgen_emulator::one().capturing;
     const auto captured = capturing.find(stream);
     const std::unique_ptr<cellgen_emulated_graph> had(
@@ -196,6 +198,7 @@ inline cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 }
 inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
 {
+    const cellgen_emulator::Turn ending;
     cellgen_give_up_graph(graph);
     --cellgen_emulator::one().counts[cellgen_emulator::GRAPHS];
     CELLGEN_MAY_FAIL;

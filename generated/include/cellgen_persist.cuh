@@ -23,8 +23,8 @@
 #include "cellgen_persist_device.cuh"
 
 enum { CELLGEN_GROUP = 16, CELLGEN_OCTET = 8, CELLGEN_FACTORS = 32, CELLGEN_OCTET_THREADS = 128 };
-enum { CELLGEN_MOST_OCTETS = 4 }; /* of a block: threads then have 128 registers each */
-#define CELLGEN_TOGETHER_BOUNDS __launch_bounds__(CELLGEN_MOST_OCTETS * CELLGEN_OCTET_THREADS, 1)
+enum { CELLGEN_MOST_OCTETS = 4 }; /* of a block: its threads then have 128 registers each; of 3 octets 168, of 2 255 */
+#define CELLGEN_TOGETHER_BOUNDS(octets) __launch_bounds__((octets) * CELLGEN_OCTET_THREADS, 1)
 
 /* How a kernel is there: blocks of a layer, heads, sets of blocks that have rows of their own, threads,
  * bytes of shared memory, blocks of a cluster (1: over the device). */

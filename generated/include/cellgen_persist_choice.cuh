@@ -57,10 +57,10 @@ enum { CELLGEN_LARGEST_CLUSTER = 8, CELLGEN_FEWEST_STEPS = 8, CELLGEN_PIECES_OF_
 #endif
 
 /* What the model asks of a layer; `operands`: bytes that a block receives in a step of a group,
- * `products`: weights of all heads. */
+ * `products`: weights of all heads, `most_octets`: what a block's threads have registers for. */
 struct cellgen_layer_size {
     int64_t steps, rows, heads;
-    int octets, levels, stages;
+    int octets, most_octets, levels, stages;
     int64_t operands, products;
 };
 
@@ -149,7 +149,7 @@ inline double cellgen_best_together(
 {
     const int64_t groups = (layer.rows + CELLGEN_GROUP - 1) / CELLGEN_GROUP;
     double least = 0;
-    for (int each = 1; each <= CELLGEN_MOST_OCTETS; ++each) {
+    for (int each = 1; each <= layer.most_octets; ++each) {
         cellgen_together how = {};
         how.blocks = (layer.octets + each - 1) / each, how.heads = (int)layer.heads;
         if (in_cluster) {
@@ -167,8 +167,8 @@ inline double cellgen_best_together(
         const int64_t pieces = layer.operands / 16 / CELLGEN_PIECES_OF_THREAD;
         int64_t bytes = CELLGEN_TOO_MANY_BYTES;
         int octets = each + (in_cluster ? 0 : 1 + (int)(pieces / CELLGEN_OCTET_THREADS));
-        if (sizeof(E) == 4) octets = CELLGEN_MOST_OCTETS;
-        if (octets > CELLGEN_HELPING) octets = CELLGEN_HELPING;
+        const int most = layer.most_octets < CELLGEN_HELPING ? layer.most_octets : CELLGEN_HELPING;
+        if (sizeof(E) == 4 || octets > most) octets = most;
         for (octets = octets > each ? octets : each; octets >= each && bytes > device.shared; --octets) {
             how.threads = octets * CELLGEN_OCTET_THREADS;
             bytes = shared(how.blocks, how.threads, in_cluster ? 2 : 1);

@@ -788,7 +788,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_forward_block)(
 #if CELLGEN_PRECISION == 32
 /* Blocks share the units of a layer and take rows through all steps together. */
 template <bool in_cluster>
-__global__ void CELLGEN_TOGETHER_BOUNDS
+__global__ void CELLGEN_TOGETHER_BOUNDS(4)
 CELLGEN_CUDA_NAME(lstm_forward_persistent)(
     cellgen_together how,
     int64_t nT,
@@ -962,7 +962,7 @@ static inline bool CELLGEN_CUDA_NAME(lstm_forward_persistent_stays)(
             + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128;
     };
     const cellgen_layer_size layer = {
-        nT, nB, 1, (int)cellgen_larger(0, cellgen_octets(nH)), 1, 2,
+        nT, nB, 1, (int)cellgen_larger(0, cellgen_octets(nH)), 4, 1, 2,
         (int64_t)(cellgen_factors(nH)) * CELLGEN_GROUP * (int64_t)sizeof(store), (int64_t)1 * (4 * nH * nH)};
     return cellgen_choose_together<store>(
         tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH, cellgen_by_fragment::resident(4, nH, nH), 2), held, weights, CELLGEN_KERNEL(CELLGEN_CUDA_NAME(lstm_forward_persistent)<false>),
@@ -1429,7 +1429,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_reverse_block)(
 #if CELLGEN_PRECISION == 32
 /* Blocks share the units of a layer and take rows through all steps together. */
 template <bool in_cluster>
-__global__ void CELLGEN_TOGETHER_BOUNDS
+__global__ void CELLGEN_TOGETHER_BOUNDS(4)
 CELLGEN_CUDA_NAME(lstm_reverse_persistent)(
     cellgen_together how,
     int64_t nT,
@@ -1643,7 +1643,7 @@ static inline bool CELLGEN_CUDA_NAME(lstm_reverse_persistent_stays)(
             + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128;
     };
     const cellgen_layer_size layer = {
-        nT, nB, 1, (int)cellgen_larger(0, cellgen_octets(nH)), 1, 2,
+        nT, nB, 1, (int)cellgen_larger(0, cellgen_octets(nH)), 4, 1, 2,
         (int64_t)(cellgen_factors(nH) + cellgen_factors(nH) + cellgen_factors(nH) + cellgen_factors(nH)) * CELLGEN_GROUP * (int64_t)sizeof(store), (int64_t)1 * (1 * nH * nH + 1 * nH * nH + 1 * nH * nH + 1 * nH * nH)};
     return cellgen_choose_together<store>(
         tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, 4 * nH), 2), held, weights, CELLGEN_KERNEL(CELLGEN_CUDA_NAME(lstm_reverse_persistent)<false>),

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -399,6 +400,18 @@ def test_results_do_not_depend_on_the_order_of_threads(cell: type[Cell]) -> None
         found = run(cell, kernel, (3, 90, 3, 18), "float32")
         runs.append({name: array.tobytes() for name, array in found.items()})
     assert runs[0] == runs[1] == runs[2]
+
+
+@with_cxx
+def test_threads_of_a_process_take_turns_in_the_emulation() -> None:
+    """A call lets other threads of Python go on; the emulation is one device."""
+    kernel, shape = emulated(Elman), (20, 9, 5, 18)
+    right = run(Elman, kernel, shape, "float32", "whole")
+    with ThreadPoolExecutor(4) as pool:
+        started = [pool.submit(run, Elman, kernel, shape, "float32", "whole") for _ in range(16)]
+    for found in (one.result() for one in started):
+        for name, array in right.items():
+            assert np.array_equal(found[name], array), name
 
 
 @with_cxx

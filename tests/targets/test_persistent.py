@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -26,24 +26,27 @@ from cellgen.cells import (
     SHIPPED,
     Elman,
     GRUResetBefore,
+    Hawk,
     LSTMProjection,
     MinGRU,
     SLSTMHeads,
 )
 from cellgen.errors import ArgumentError, BuildError, DerivationError, DeviceError
-from cellgen.pipeline import planned
+from cellgen.pipeline import generate, planned
 from cellgen.proof.machine.assembled import tool
 from cellgen.proof.over_time import shared_keywords
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.device import nvcc
+from cellgen.runtime.device.halves import INSTANCE
 from cellgen.runtime.device.kernel import CudaKernel
 from cellgen.runtime.device.model import DEVICES, EMULATED, choices
+from cellgen.runtime.paths import include_folder
 from cellgen.schedule.device.lower import lower_for_device
 from cellgen.schedule.device.persistent import Persistent, PersistentChoice
 from cellgen.schedule.device.plan import DeviceTimePlan
 from cellgen.schedule.device.verify import verify_for_device
 from cellgen.targets.cuda.persist import staying_explained
-from tests.conftest import relative
+from tests.conftest import SLSTM, relative
 from tests.targets.test_cuda import (
     UNITS,
     OnHost,
@@ -650,48 +653,66 @@ def test_a_wait_that_does_not_end_is_an_error() -> None:
 # --- machine code --------------------------------------------------------------------------------
 
 
-def machine_code(folder: Path) -> str:
-    """Compile an LSTM for sm_90 to ``lstm.cubin`` of a folder; what the assembler says of it."""
-    kernel, found = emulated(LSTM), nvcc.compiler()
-    for name, text in kernel.sources.files:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    flags = [f for f in found.command if f not in ("-shared", "-arch=sm_80")]
-    command = [*flags, "-arch=sm_90", "-cubin", "-Xptxas", "-v", "lstm.cu", "-Iinclude", "-I."]
-    command += ["-o", "lstm.cubin"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    return done.stderr
+@dataclass(frozen=True)
+class MachineCode:
+    """A kernel for sm_90a: what the assembler says of it, and its instructions."""
+
+    name: str
+    spilled: int
+    text: str
+
+
+def machine_code(cell: type[Cell], folder: Path) -> list[MachineCode]:
+    """Compile the kernels of a cell whose blocks stay on a device, and no others."""
+    name, found = cell.definition.name, nvcc.compiler()
+    files = dict(generate(cell, ["cuda"]).files)
+    launched = ("CELLGEN_LAUNCH", "CELLGEN_LAUNCH_SHARED")
+    left_out = "".join(f"#undef {one}\n#define {one}(run, ...) ((void)(run))\n" for one in launched)
+    text = files[f"{name}.cu"].replace(INSTANCE, left_out + INSTANCE, 1)
+    (folder / f"{name}.cu").write_text(text)
+    flags = [f for f in found.command if f != "-shared" and not f.startswith("-arch")]
+    command = [*flags, "-arch=sm_90a", "-cubin", "-Xptxas", "-v", f"-I{include_folder()}", "-I."]
+    command += [f"{name}.cu", "-o", "cell.cubin"]
+    said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stderr
+    spills = dict(re.findall(r"function '(\S*)' for.*\n.*\n.*?(\d+) bytes spill stores", said))
+    listing = subprocess.run(
+        [tool("cuobjdump"), "-sass", "cell.cubin"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    bodies = (body.split("\n", 1) for body in re.split(r"Function : ", listing)[1:])
+    own = ((name.strip(), text) for name, text in bodies if "_persistent_" in name)
+    return [MachineCode(name, int(spills[name]), text) for name, text in own]
 
 
 @pytest.mark.slow
 @with_nvcc
-def test_nothing_spills(tmp_path: Path) -> None:
-    reports = re.findall(
-        r"entry function '\S*persistent\S*'.*?(\d+) bytes spill stores.*?Used (\d+) registers",
-        machine_code(tmp_path),
-        re.DOTALL,
-    )
-    assert len(reports) == 8  # two passes of two element types, over the device and in clusters
-    assert {int(spills) for spills, _ in reports} == {0}
-    assert max(int(registers) for _, registers in reports) <= 128
-
-
-@pytest.mark.slow
-@with_nvcc
-def test_no_fence_stands_in_the_loop(tmp_path: Path) -> None:
-    """A fence would wait for every store of the block under way; a block has 512 threads."""
+@pytest.mark.parametrize(
+    "cell", [*SHIPPED, SLSTM, OwnCell, ReadLater], ids=lambda cell: cell.definition.name
+)
+def test_machine_code_has_no_spill_and_no_fence(cell: type[Cell], tmp_path: Path) -> None:
+    """A fence would wait for every store of a block under way; what spills is in memory."""
+    passes = sum(plan.persistent.persistent is not None for plan in plans_of(cell))
+    if not passes:
+        pytest.skip("no blocks of it stay on a device")
     try:
-        dump = tool("cuobjdump")
+        kernels = machine_code(cell, tmp_path)
     except BuildError as missing:
         pytest.skip(str(missing))
-    machine_code(tmp_path)
-    listing = subprocess.run(
-        [dump, "-sass", "lstm.cubin"], cwd=tmp_path, capture_output=True, text=True, check=True
-    ).stdout
-    bodies = re.split(r"Function : ", listing)
-    own = [body for body in bodies if "persistent" in body.split("\n", 1)[0]]
-    assert len(own) == 8
-    for body in own:
-        assert "HMMA" in body or "FFMA" in body
-        if "ILb0E" in body.split("\n", 1)[0]:
-            assert not re.search(r"\bMEMBAR\b|\bERRBAR\b|\bCCTL\b", body)
+    assert len(kernels) == passes * len(ERRORS) * 2  # over the device and in clusters
+    for kernel in kernels:
+        assert kernel.spilled == 0, kernel.name
+        assert "HMMA" in kernel.text or "FFMA" in kernel.text
+        if "ILb0E" in kernel.name:
+            assert not re.search(r"\bMEMBAR\b|\bERRBAR\b|\bCCTL\b", kernel.text), kernel.name
+
+
+def test_threads_that_keep_more_numbers_are_fewer() -> None:
+    """So that each has registers for them: LSTM and GRU have four octets of a block."""
+    most = {
+        cell: [own.most_octets for plan in plans_of(cell) if (own := plan.persistent.persistent)]
+        for cell in (LSTM, GRU, SLSTMHeads, Hawk)
+    }
+    assert most == {LSTM: [4, 4], GRU: [4, 4], SLSTMHeads: [3, 3], Hawk: [3, 2]}

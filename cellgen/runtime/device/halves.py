@@ -96,17 +96,14 @@ class Halves:
         Raises BuildError: no C++ compiler, compiler errors, an unusable cache folder, no NVRTC.
         """
         start = time.perf_counter()
-        compiler = None if self.emulated else nvrtc.required(may_recall=True)
-        toolkit = EMULATED_TOOLKIT if compiler is None else compiler.toolkit
+        compiler = None if self.emulated else self._known()[0]
         host = nvcc.cxx(may_recall=True)
-        command = (*host.command, *HOST_FLAGS, f"-DCELLGEN_TOOLKIT={toolkit}")
         # linked, so that what proofs ask of the emulation is asked of this library
         linked = ("-Wl,--no-as-needed", str(self.driver())) if self.emulated else ()
-        found = nvcc.Compiler(command, host.version)
-        made, cached = self._library("host", found, nvcc.HOST, linked)
+        made, cached = self._library("host", _of_host(host, compiler), nvcc.HOST, linked)
         if compiler is not None:
             remembered.keep(remembered.CXX, host.facts, is_new=not cached)
-            remembered.keep(remembered.NVRTC, compiler.facts, is_new=not cached)
+            remembered.keep_release(remembered.NVRTC, compiler.facts, is_new=not cached)
             remembered.keep(remembered.WAY, {"way": remembered.NVRTC}, is_new=not cached)
         return Built(made, cached, time.perf_counter() - start)
 
@@ -117,12 +114,27 @@ class Halves:
         compiler = nvcc.Compiler(command, found.version)
         return self._library("driver", compiler, nvcc.EMULATOR)[0]
 
+    def _known(self) -> tuple[nvrtc.Nvrtc, ...]:
+        """NVRTC, or the releases that the cache remembers, those first that it has a host half of.
+
+        Raises BuildError.
+        """
+        known = nvrtc.known()
+        if len(known) == 1:
+            return known
+        host = nvcc.cxx(may_recall=True)
+        halves = {one: self._library_entry("host", _of_host(host, one), ()) for one in known}
+        return tuple(sorted(known, key=lambda one: cache.find(halves[one]) is None))
+
+    def _library_entry(self, kind: str, found: nvcc.Compiler, linked: tuple[str, ...]) -> str:
+        key = self._key(found.version, shlex.join((*found.command, *linked)))
+        return f"{self.sources.name}_{kind}-{key}"
+
     def _library(
         self, kind: str, found: nvcc.Compiler, tool: Tool, linked: tuple[str, ...] = ()
     ) -> tuple[Path, bool]:
         name = self.sources.name
-        key = self._key(found.version, shlex.join((*found.command, *linked)))
-        entry = f"{name}_{kind}-{key}"
+        entry = self._library_entry(kind, found, linked)
 
         def make(place: Path) -> str:
             file, produced = f"{name}.cu", f"{name}_{kind}.so"
@@ -150,30 +162,30 @@ class Halves:
         suffix = CUDA_STORES[PLACES[dtype]].suffix
         if self.emulated:
             return f"cellgen emulated {suffix}{' staying' if staying else ''}\0".encode()
-        compiler = nvrtc.required(may_recall=True)
-        named = os.environ.get(nvcc.ARCHITECTURE_VARIABLE, "")
-        if named:
-            arch = compiler.named(named, capability)
-        elif compiler.library is not None:
-            arch = compiler.architecture(capability)
-        else:
-            there = (
-                known
-                for known in compiler.runnable(capability)
-                if cache.find(self._image_entry(compiler, dtype, known, staying).name)
-            )
-            arch = next(there, None) or compiler.architecture(capability)
+        compiler, arch = self._target(dtype, capability, staying)
         return self._image(compiler, dtype, arch, staying).read_bytes()
+
+    def _target(self, dtype: str, capability: int, staying: bool) -> tuple[nvrtc.Nvrtc, str]:
+        """What compiles an image and for which architecture; where nothing can, what is there."""
+        known, named = self._known(), _named()
+        if known[0].library is None:
+            for one in known:
+                wanted = (one.named(named, capability),) if named else one.runnable(capability)
+                for arch in wanted:
+                    if cache.find(self._image_entry(one, dtype, arch, staying).name):
+                        return one, arch
+        first = known[0]
+        return first, first.named(named, capability) if named else first.architecture(capability)
 
     def compile_ahead(self) -> None:
         """Compile all images for the architecture that is named, if one is; no device is needed.
 
         Beside machine code there is PTX, which drivers of newer devices compile. Raises BuildError.
         """
-        named = os.environ.get(nvcc.ARCHITECTURE_VARIABLE, "")
+        named = _named()
         if not named or self.emulated:
             return
-        compiler = nvrtc.required(may_recall=True)
+        compiler = self._known()[0]
         known = compiler.require(named)
         for arch in dict.fromkeys((known, nvrtc.portable(known))):
             for dtype, staying in product(PLACES, self.parts):
@@ -195,7 +207,7 @@ class Halves:
         with cache.explained():
             path, cached = cache.made(entry.name, (), make)
         if compiler.library is not None:
-            remembered.keep(remembered.NVRTC, compiler.facts, is_new=not cached)
+            remembered.keep_release(remembered.NVRTC, compiler.facts, is_new=not cached)
         return path
 
     def _image_entry(
@@ -226,6 +238,18 @@ class Halves:
                 ("version", version),
             ]
         )
+
+
+def _named() -> str:
+    """The architecture that a user named; of nvcc's "native", none: it is the device's."""
+    named = os.environ.get(nvcc.ARCHITECTURE_VARIABLE, "")
+    return "" if named == "native" else named
+
+
+def _of_host(host: nvcc.Compiler, compiler: nvrtc.Nvrtc | None) -> nvcc.Compiler:
+    """What compiles the host's half beside a release of NVRTC; None: in the emulation."""
+    toolkit = EMULATED_TOOLKIT if compiler is None else compiler.toolkit
+    return nvcc.Compiler((*host.command, *HOST_FLAGS, f"-DCELLGEN_TOOLKIT={toolkit}"), host.version)
 
 
 def _flags(staying: bool) -> tuple[str, ...]:

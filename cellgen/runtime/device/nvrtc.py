@@ -234,15 +234,18 @@ def find() -> Nvrtc | None:
     return next((opened for path in candidates() if (opened := _opened(path))), None)
 
 
-def required(*, may_recall: bool = False) -> Nvrtc:
-    """The library; ``may_recall``: else what the cache remembers of one, for its keys.
+def known() -> tuple[Nvrtc, ...]:
+    """The library; where there is none, each that the cache remembers, for its keys.
 
-    Raises BuildError: there is none, and none that may be recalled, or it is too old.
+    Raises BuildError: there is none and none is remembered, or it is too old.
     """
+    return (tuple(_recalled()) if find() is None else ()) or (required(),)
+
+
+def required() -> Nvrtc:
+    """The library. Raises BuildError: there is none, or it is too old."""
     nvrtc = find()
     if nvrtc is None:
-        if may_recall and (last := _recalled()):
-            return last
         raise BuildError(
             f"no NVRTC: {' and '.join(NAMES)} are not loaded, among the installed wheels, in "
             f"CUDA_HOME or where the system looks; {FIX}",
@@ -257,11 +260,11 @@ def required(*, may_recall: bool = False) -> Nvrtc:
     return nvrtc
 
 
-def _recalled() -> Nvrtc | None:
-    match remembered.recall(remembered.NVRTC):
-        case {"path": str(path), "version": [int(a), int(b)], "architectures": [*known]}:
-            return Nvrtc(None, path, (a, b), tuple(n for n in known if isinstance(n, int)))
-    return None
+def _recalled() -> Iterator[Nvrtc]:
+    for facts in remembered.recall_releases(remembered.NVRTC):
+        match facts:
+            case {"path": str(path), "version": [int(a), int(b)], "architectures": [*known]}:
+                yield Nvrtc(None, path, (a, b), tuple(n for n in known if isinstance(n, int)))
 
 
 def candidates() -> Iterator[str]:

@@ -16,6 +16,7 @@ from cellgen.runtime.build import cache
 
 NVCC, NVRTC, CXX, WAY = "nvcc", "nvrtc", "c++", "way"
 """What is remembered: three compilers, and which of the two ways was taken."""
+MOST_RELEASES = 8
 
 
 def keep(tool: str, facts: dict[str, object], *, is_new: bool) -> None:
@@ -24,6 +25,22 @@ def keep(tool: str, facts: dict[str, object], *, is_new: bool) -> None:
     last = cache.recall(key)
     if last is None or (is_new and last != facts):
         cache.remember(key, facts)
+
+
+def keep_release(tool: str, facts: dict[str, object], *, is_new: bool) -> None:
+    """Remember a release beside others of its tool, those of the last new entries first."""
+    known = recall_releases(tool)
+    if facts not in known or (is_new and known[0] != facts):
+        others = [other for other in known if other != facts]
+        cache.remember(_key(f"{tool} releases"), {"known": [facts, *others][:MOST_RELEASES]})
+
+
+def recall_releases(tool: str) -> list[dict[str, object]]:
+    """What was remembered of each release, the last first."""
+    match cache.recall(_key(f"{tool} releases")):
+        case {"known": [*known]}:
+            return [facts for facts in known if isinstance(facts, dict)]
+    return []
 
 
 def recall(tool: str) -> dict[str, object] | None:

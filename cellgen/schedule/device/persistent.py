@@ -30,6 +30,11 @@ from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct, StepStage
 from cellgen.schedule.device.tiers import Passed, TierLoop, refusal
 from cellgen.schedule.schedule import Access, Buffer, View
 
+MOST_OCTETS = 4
+"""Octets of units, and of threads, that a block may have: each thread then has 128 registers."""
+MANY_NUMBERS = (45, 95)
+"""Where a thread keeps more numbers than that in a step (``Persistent.numbers``; LSTM has 43), a
+block has an octet less, and a thread 168 registers; two less, and 255. Less would spill."""
 GROUP_LESS_ONE, FACTORS_LESS_ONE = 15, 31
 """By how many rows and units at most a channel is longer, to be whole groups and blocks."""
 
@@ -110,6 +115,23 @@ class Persistent:
     def widths(self) -> tuple[Expr, ...]:
         """Units of each stage and of what it publishes, each once."""
         return tuple({expand(stage.units): stage.units for stage in self.stages}.values())
+
+    @property
+    def numbers(self) -> int:
+        """What a thread keeps in registers through a step, about.
+
+        Four sums of each slot, what loops read and write, and where channels and widths lie.
+        """
+        slots = max(held.product.slots for stage in self.stages for held in stage.products)
+        loops = [stage.loop.loop for stage in self.stages if stage.loop is not None]
+        read = sum(len(loop.loads) for loop in loops)
+        written = sum(line.view is not None for loop in loops for line in loop.lines)
+        return 4 * slots + read + written + 4 * len(self.channels) + 8 * len(self.widths)
+
+    @property
+    def most_octets(self) -> int:
+        """Octets of threads that a block may have, so that nothing spills."""
+        return MOST_OCTETS - sum(self.numbers > many for many in MANY_NUMBERS)
 
     @property
     def written(self) -> frozenset[Buffer]:

@@ -147,6 +147,7 @@ class PersistentContext:
     heads: str
     head_units: str
     levels: int
+    most_octets: int
     launches: int
     others: str
 
@@ -224,6 +225,7 @@ def spell_persistent(
         heads=c_factor(own.heads) if own.heads is not None else "",
         head_units=c_axis(own.head_units) if own.head_units is not None else "",
         levels=own.levels,
+        most_octets=own.most_octets,
         launches=len(plan.steps),
         others=others,
     )

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -190,17 +191,34 @@ def test_a_named_target_is_ptx_on_devices_that_do_not_run_its_code(library: Libr
         assert named(name, capability) == arch
 
 
-def test_the_compiler_of_the_last_new_entry_is_remembered(
+def test_every_release_of_nvrtc_is_remembered(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another release has other entries; the last new entry's is taken where none is there."""
-    both(MinGRU).image("float32", 90)
-    newer = nvrtc.Nvrtc(object(), "other", (13, 2), (80, 90))  # type: ignore[arg-type]
-    monkeypatch.setattr(nvrtc, "find", lambda: newer)
-    both(MinGRU).image("float32", 90)
+    """Another release has other entries: each is found again, that of the last new one first."""
+    older, newer = library.nvrtc, replace(library.nvrtc, version=(13, 2), architectures=(80, 90))
+    built = {}
+    for cell, release in ((MinGRU, older), (GRU, newer)):
+        monkeypatch.setattr(nvrtc, "find", lambda release=release: release)
+        built[cell] = both(cell).build().path
+        both(cell).image("float32", 90)
     assert library.compiled == ["sm_90", "sm_90"]
     bare(monkeypatch)
-    assert nvrtc.required(may_recall=True).version == (13, 2)
+    assert [known.version for known in nvrtc.known()] == [(13, 2), (13, 0)]
+    for cell in built:
+        assert both(cell).build().path == built[cell]
+        name = cell.definition.name
+        assert both(cell).image("float32", 90).decode() == f"{name} sm_90"
     kernels.clear()
     with pytest.raises(BuildError, match="no NVRTC"):
-        nvrtc.required(may_recall=True)
+        nvrtc.known()
+
+
+def test_a_native_architecture_is_the_devices(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is nvcc's word; NVRTC knows none, and compiles when a device asks."""
+    monkeypatch.setenv(nvcc.ARCHITECTURE_VARIABLE, "native")
+    kernel = emulated(MinGRU)
+    BACKEND.build(kernel.sources, kernel.interface)
+    assert library.compiled == []
+    assert both(MinGRU).image("float32", 90).decode() == "min_gru sm_90"
