@@ -63,7 +63,7 @@ def _tagged(name: str, text: str) -> str:
     if cell is None:
         return text
     lines = "\n".join(f"  - {tag}" for tag in cell["tags"])
-    ahead = 1 + 10 * _begun_by(cell["name"])
+    ahead = 10 ** _begun_by(cell["name"])
     return f"---\nsearch:\n  boost: {ahead}\ntags:\n{lines}\n---\n\n{text}"
 
 
