@@ -115,11 +115,14 @@ def test_memories_of_every_kind_agree(cell: type[Cell]) -> None:
         {"sizes": many, "dtype": "float32", "strong": True, "few_rows": True},
         {"sizes": long, "blocks": blocks, "gaps": True, "few_rows": True},
         {"sizes": ODD, "strong": True, "gaps": True},
+        {"sizes": {**ODD, "T": 40}, "strong": True, "same_keys": True},
+        {"sizes": {**ODD, "T": 40}, "same_keys": True, "dtype": "float32"},
     ]
-    weak, strong, wide, exact = compared({cell.definition.name: cases})
-    for errors in (weak, wide, exact):
+    weak, strong, wide, exact, same, single = compared({cell.definition.name: cases})
+    for errors in (weak, wide, exact, same):
         assert worst(errors) < CLOSE["float64"], errors
-    assert worst(strong) < CLOSE["float32"], strong
+    for errors in (strong, single):
+        assert worst(errors) < CLOSE["float32"], errors
     if cell.definition.name in MARKED:
         assert (weak["marks"], strong["marks"]) == (0, 1)
 

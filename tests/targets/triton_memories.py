@@ -123,6 +123,18 @@ class MemoryRun:
             for read in update.erased:
                 arrays[str(update.key)] = arrays[str(self.memory.erasers[read])].copy()
 
+    def with_same_keys(self, arrays: Arrays) -> Arrays:
+        """The same with one key at all steps of a row and head, and values of 0 at some."""
+        same, memory = dict(arrays), self.memory
+        keys = (*memory.erasers, *(update.key for update in memory.updates))
+        for name in map(str, keys):
+            same[name] = np.broadcast_to(arrays[name][:, :, :1], arrays[name].shape).copy()
+        for update in memory.updates:
+            if update.value is not None:
+                same[str(update.value)] = arrays[str(update.value)].copy()
+                same[str(update.value)][:, :, ::3] = 0.0
+        return same
+
     def with_gaps(self, arrays: Arrays, valid: np.ndarray, number: float) -> Arrays:
         """The same with a number at steps that are left out."""
         role = BufferRole.STREAM
@@ -250,12 +262,16 @@ class Case:
     strong: bool = False
     gaps: bool = False
     few_rows: bool = False
+    same_keys: bool = False
+    """All steps have one key, and every third one adds nothing."""
 
 
 def errors(cell: type[Cell], case: Case, folder: Path, seed: int = 0) -> dict[str, float]:
     """Distances of results and gradients from the reference, and how many rows were marked."""
     run, rng = MemoryRun(cell, case.sizes), np.random.default_rng(seed)
     drawn = run.drawn(rng, strong if case.strong else mild)
+    if case.same_keys:
+        drawn = run.with_same_keys(drawn)
     every = np.ones((case.sizes.B, case.sizes.T), bool)
     valid = rng.random(every.shape) < 0.8 if case.gaps else every
     flags = (run.restarts(rng) if case.gaps else np.zeros(every.shape)) * valid
