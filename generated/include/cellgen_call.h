@@ -134,12 +134,15 @@ static inline cg_array *cg_add(cg_call *call, const cellgen_value *value, int64_
 
 /* --- numbers of 16 bits --- */
 
-/* What a kernel finds in an array of a call. */
+/* What a kernel finds in an array of a call. A weight stays in 16 bits where all products read that alone, those of a
+ * forward pass that is run once more too. */
 static inline int cg_kind_of(const cg_call *call, const cellgen_value *value, cg_change change, int trait)
 {
+    const int is_wide = call->again.function != NULL && call->again.products != CELLGEN_PRODUCTS_BF16;
     if (!call->narrow)
         return CELLGEN_STORED_REAL;
-    return cg_held(value, &change, cg_dim_named(call->cell, "T"), trait, call->narrow, call->say.products);
+    return cg_held(value, &change, cg_dim_named(call->cell, "T"), trait, call->narrow,
+                   is_wide ? CELLGEN_PRODUCTS_FULL : call->say.products);
 }
 
 /* Room for numbers in float32, until the call ends; NULL: there is no memory. `narrowed`: what they are rounded to. */

@@ -21,7 +21,7 @@ from cellgen.runtime.call.narrow import narrow_element, narrowed
 from cellgen.runtime.call.over_time import TimeFunction, by_c, qualname
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import Owner
-from cellgen.runtime.call.saved import OF_RUN, ForwardRun, Saved, stated_of
+from cellgen.runtime.call.saved import OF_RUN, ForwardRun, Saved, kept_arrays, stated_of
 from cellgen.runtime.call.settings import checked_options, number_of, read_flags
 from cellgen.runtime.call.signature import NORMS, ROWS_APART, of_steps, signature
 from cellgen.runtime.call.stored import NUMBERS
@@ -160,6 +160,9 @@ class SequenceBackward(TimeFunction):
             return options, None
         assert isinstance(saved, Saved)
         assert saved.run is not None
+        if out is not None:
+            results = take_out(self.__qualname__, self._fields, out)
+            refuse_shared(self.__qualname__, kept_arrays(saved), results)
         for name in self._made & arguments.keys():
             del arguments[name]
         forward = self._forward()

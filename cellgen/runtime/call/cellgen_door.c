@@ -71,7 +71,7 @@ typedef struct {
     PyArrayObject *table[3];
     PyObject *held[CG_MOST_MEMBERS + 64]; /* what keywords are: whose dict it is may change it meanwhile */
     Py_ssize_t helds, spans;
-    Span span[2 * CG_MOST_MEMBERS + 64]; /* of arrays that are read, and of those of `out` */
+    Span span[3 * CG_MOST_MEMBERS + 64]; /* of arrays that are read, of checkpoints, and of those of `out` */
 } Making;
 
 enum { SMALL = 1 << 16 }; /* bytes below which malloc serves well; host/memory.py has it */

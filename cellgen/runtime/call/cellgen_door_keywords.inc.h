@@ -244,6 +244,10 @@ static int take_out(Making *making) {
     if (making->call.say.last_only) return 0;
     for (Py_ssize_t i = 0; i < making->helds; i++)
         if (PyArray_Check(making->held[i])) note_span(making, (PyArrayObject *)making->held[i]);
+    for (Py_ssize_t i = 3; making->kept && i < PyTuple_GET_SIZE(making->kept) && i < CG_MOST_MEMBERS + 3; i++) {
+        PyObject *checkpoint = PyTuple_GET_ITEM(making->kept, i);
+        if (PyArray_Check(checkpoint)) note_span(making, (PyArrayObject *)checkpoint);
+    }
     if (PyTuple_Check(out)) {
         int goes_on = PyTuple_GET_SIZE(out) == fields;
         for (Py_ssize_t i = 0; goes_on && i < fields; i++)

@@ -24,7 +24,7 @@ from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.call.arguments import has_steps, take_out
 from cellgen.runtime.call.frameworks import Framework, adopt, has_foreign, is_foreign
 from cellgen.runtime.call.layout import refuse_shared
-from cellgen.runtime.call.saved import Saved, make_saved
+from cellgen.runtime.call.saved import Saved, kept_arrays, make_saved
 from cellgen.runtime.call.stored import (
     BFLOAT16,
     FLOAT16,
@@ -133,11 +133,11 @@ def narrowed(
     if function.team:
         arguments.setdefault("products", PRODUCTS[element])
     stays = {n for n, item in items.items() if in_place and has_steps(item)}
-    if in_place and element == BFLOAT16 and arguments.get("products") == BF16:
+    if in_place and element == BFLOAT16 and _are_bf16(arguments.get("products"), saved):
         stays |= {n for n, item in items.items() if item.operand and _is_dense(arguments.get(n))}
     wide: list[tuple[Array, Array]] = []
     written, outputs = _written(label, function, out, element, first, in_place=in_place)
-    refuse_shared(label, arguments, outputs)
+    refuse_shared(label, {**arguments, **kept_arrays(saved)}, outputs)
     for name, array in arguments.items():
         if name in ROWS or not isinstance(array, np.ndarray):
             continue
@@ -149,6 +149,13 @@ def narrowed(
     if saved is not None:
         arguments["saved"] = _saved_as(label, saved, in_place=in_place)
     return NarrowCall(element, arguments, written, framework, tuple(wide), outputs, lent)
+
+
+def _are_bf16(products: object, saved: object) -> bool:
+    """Whether all products of a call have operands in bfloat16, also those that it makes again."""
+    run = saved.run if isinstance(saved, Saved) else None
+    again = run.options.products if run is not None and run.checkpoint else BF16
+    return products == BF16 == again
 
 
 def _is_dense(array: object) -> bool:

@@ -100,6 +100,12 @@ def make_saved(
     return saved
 
 
+def kept_arrays(saved: object) -> dict[str, object]:
+    """The arrays of what is passed as ``saved``, by what messages call them."""
+    named: Any = saved._asdict() if isinstance(saved, Saved) else saved
+    return {f"saved {n}": a for n, a in named.items()} if isinstance(named, Mapping) else {}
+
+
 def read_saved(
     label: str, names: tuple[str, ...], saved: object, digest: str
 ) -> tuple[dict[str, Array], ForwardRun | None]:

@@ -11,6 +11,7 @@ import gc
 import inspect
 import logging
 import pickle
+import re
 import sys
 import threading
 import time
@@ -462,6 +463,51 @@ def test_products_of_a_backward_pass_are_those_that_it_has() -> None:
         assert in_c == is_cs
         assert isinstance(found, ArgumentError) != is_cs
         require_same(found, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("products", ["full", "bf16"])
+def test_a_run_is_made_again_with_its_own_products(name: str, products: str) -> None:
+    """Weights of 16 bits are widened for either pass that does not read them as they are."""
+    backward: Any = kernel(name).functions["sequence_backward"]
+    function: Any = kernel(name).functions["sequence_forward"]
+    dtype = HALVES[0]
+    call = {n: a * dtype.type(0.25) for n, a in given(function.function, dtype).items()}
+    of_steps, again = (
+        function(**call, products=products, save=True, threads=1, **more)
+        for more in ({}, {"checkpoint": 1})
+    )
+    for own in ("full", "bf16"):
+        wanted = upstream_of(backward, call, of_steps, dtype=dtype, products=own)
+        expected = by_python(backward, wanted)
+        wanted |= {"saved": again.saved}
+        backward(**wanted)
+        found, in_c = called(backward, wanted)
+        assert in_c
+        require_same(found, by_python(backward, wanted))
+        require_same(backward.bind(**wanted)(), found)
+        for one, other in zip(found, expected, strict=True):
+            scale = np.abs(other.astype(float)).max() + 1
+            assert np.abs(one.astype(float) - other.astype(float)).max() <= scale / 32
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), *HALVES], ids=str)
+@pytest.mark.parametrize("checkpoint", [0, 2])
+def test_results_are_not_written_over_what_a_run_saved(dtype: Any, checkpoint: int) -> None:
+    backward: Any = kernel("gru").functions["sequence_backward"]
+    function: Any = kernel("gru").functions["sequence_forward"]
+    call = given(function.function, dtype)
+    run = function(**call, save=True, threads=1, checkpoint=checkpoint)
+    wanted = upstream_of(backward, call, run, dtype=dtype)
+    backward(**wanted)
+    bits = run.saved[0].view(np.uint8).reshape(-1)
+    own = bits[: call["h_prev"].nbytes].view(dtype).reshape(call["h_prev"].shape)
+    for out in ({"d_h_prev": own}, (None, own, *[None] * (len(backward.result._fields) - 2))):
+        found, in_c = called(backward, {**wanted, "out": out})
+        assert not in_c
+        assert isinstance(found, ArgumentError)
+        assert re.search(r"out d_h_prev shares memory with the argument (saved )?", str(found))
+        require_same(by_python(backward, {**wanted, "out": out}), found)
 
 
 def run_of(function: Any, steps: dict[str, Any], more: dict[str, Any]) -> tuple[Any, Any]:
