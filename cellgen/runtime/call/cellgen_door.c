@@ -239,6 +239,8 @@ static PyObject *copies_of(Making *making) {
         PyObject *copy = table && seen ? PyArray_NewCopy((PyArrayObject *)seen, NPY_CORDER) : seen;
         if (swaps) Py_XDECREF(seen);
         if (copy == Py_None) Py_INCREF(copy);
+        if (copy && table && !k) /* those that the call had, whatever others write meanwhile */
+            memcpy(PyArray_DATA((PyArrayObject *)copy), making->lengths, (size_t)PyArray_NBYTES(table));
         if (!copy) Py_CLEAR(copies);
         if (copy) PyTuple_SET_ITEM(copies, k, copy);
     }

@@ -36,6 +36,7 @@ from cellgen.runtime.call import door
 from cellgen.runtime.call import function as function_module
 from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.door import COMPILE_AFTER, EXTENSION, LOOK_AFTER, Door, Extension
+from cellgen.runtime.call.forward import SequenceForward
 from cellgen.runtime.call.function import KernelFunction
 from cellgen.runtime.call.saved import Saved, make_saved
 from cellgen.runtime.call.workspace import per_thread
@@ -489,6 +490,26 @@ def test_a_run_is_made_again_with_its_own_products(name: str, products: str) -> 
         for one, other in zip(found, expected, strict=True):
             scale = np.abs(other.astype(float)).max() + 1
             assert np.abs(one.astype(float) - other.astype(float)).max() <= scale / 32
+
+
+def test_lengths_of_a_run_are_those_that_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where others write to them while it runs."""
+    of: Any = kernel("gru").functions["sequence_forward"]
+    call = {**given(of.function, T=2000, H=8), "save": True, "threads": 1}
+    lengths = np.array([2000, 3])
+
+    def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        lengths[...] = 1
+        return np.empty(shape, dtype)
+
+    monkeypatch.setattr(door, "empty", empty)
+    function = SequenceForward(kernel("gru"), of.function)
+    function(**call)
+    expected = by_python(function, {**call, "lengths": lengths.copy()})
+    found, in_c = called(function, {**call, "lengths": lengths})
+    assert in_c
+    assert lengths.tolist() == [1, 1]
+    require_same(found, expected)
 
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float32), *HALVES], ids=str)
