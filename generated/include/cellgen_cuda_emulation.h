@@ -100,11 +100,8 @@ class cellgen_emulator {
 
     /* While it lives, threads of the process that call the emulation wait: it is one device, with one launch
      * at a time. */
-    class Turn {
-      public:
+    struct Turn {
         Turn() : held_(one().turns_) {}
-
-      private:
         std::lock_guard<std::recursive_mutex> held_;
     };
 
