@@ -59,6 +59,12 @@ def type_name(value: object) -> str:
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
+def a_type(value: object) -> str:
+    """Name the type of a value with its article: ``a list``, ``an int``."""
+    name = type_name(value)
+    return f"{'an' if name[0] in 'aeio' else 'a'} {name}"
+
+
 def plain(value: object) -> bool | int | float | None:  # noqa: PLR0911 - one case a return
     """The Python number that a value is, or holds as its one entry; None where it is none."""
     if isinstance(value, np.generic | np.ndarray):

@@ -106,6 +106,8 @@ def advice_on_name(name: str, own: Collection[str] = (), annotated: Collection[s
         return f"add it: from cellgen import {name}"
     if name in _OF_OTHERS:
         return _OF_OTHERS[name]
+    if f"{name}_prev" in own:
+        return f"the value before the step is {name}_prev"
     close = difflib.get_close_matches(name, [*own, *names], n=1)
     return f"did you mean {close[0]}?" if close else ""
 

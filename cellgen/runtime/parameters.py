@@ -5,6 +5,7 @@ Input: the interface of a kernel and dimensions. Output: shapes, or arrays of Nu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
@@ -20,6 +21,8 @@ from cellgen.runtime.results import Array
 
 Given: TypeAlias = Array | Callable[[np.random.Generator, Shape], Array]
 """Numbers of a parameter, or what makes them of a generator and a shape."""
+MOST_NUMBERS = 2**60
+"""Of float64, which NumPy counts in 63 bits of bytes."""
 
 
 def shapes_of(interface: Interface, sizes: Mapping[str, object]) -> dict[str, Shape]:
@@ -69,7 +72,14 @@ def initial_of(
         rule = rule_of(interface.name, item, axes, fixed)
         if rule is None:
             raise ArgumentError(must_be_given(where, item, f"an array {shape}"))
-        made[item.name] = drawn(rule.of(shape), shape, rng).astype(element)
+        try:
+            made[item.name] = drawn(rule.of(shape), shape, rng).astype(element)
+        except (MemoryError, ValueError) as error:
+            if isinstance(error, ValueError) and math.prod(shape) < MOST_NUMBERS:
+                raise
+            raise MemoryError(
+                f"{where}: no memory for {item.name} of shape {shape}; take fewer units"
+            ) from error
     starts = {item.name: np.full(lengths(item, dims), item.initial, element) for item in states}
     return made | starts
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from cellgen import accept
-from cellgen.accept import type_name
+from cellgen.accept import a_type
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.call.arguments import infer_dims, lengths, suggestion
@@ -159,8 +159,7 @@ class StackedInputs:
         item = self._input
         if not isinstance(x, np.ndarray):
             raise ArgumentError(
-                f"{where}: {item.name} is a {type_name(x)}, expected a numpy.ndarray "
-                f"{shape_text(item)}"
+                f"{where}: {item.name} is {a_type(x)}, expected a numpy.ndarray {shape_text(item)}"
             )
         if x.ndim == 3 < len(item.shape):
             units = lengths(item, {"T": 0, "B": 0, **self.dims(where, arguments, {})})[2:]

@@ -103,6 +103,10 @@ def _among(name: str, cells: Cells, nothing: str) -> type[Cell]:
     known = f"known: {', '.join(names)}"
     if not nothing.endswith(".py"):
         known = f"`cellgen list` names all {len(names)}; a file of your own ends in .py"
+        if Path(f"{name}.py").is_file():
+            hint = f"did you mean the file {name}.py? "
+        elif name and Path(name).is_dir():
+            raise UsageError(f"{nothing} is named {name!r}, and {_is_folder(Path(name))}")
     raise UsageError(f"{nothing} is named {name!r}; {hint}{known}")
 
 
@@ -132,8 +136,7 @@ def load_file(path: Path) -> Cells:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise UsageError(f"cannot read {path}: {reason}") from None
+        raise UsageError(f"cannot read {path}: {_unreadable(path, error)}") from None
     cells = _defined_by(_run(path, text))
     if not cells:
         raise DeclarationError(
@@ -143,6 +146,28 @@ def load_file(path: Path) -> Cells:
         )
     _refuse_equal_names(cells)
     return cells
+
+
+def _unreadable(path: Path, error: OSError | UnicodeDecodeError) -> str:
+    """Why a file cannot be read, and what to do."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no UTF-8 text; save it as UTF-8"
+    if path.is_dir():
+        return _is_folder(path)
+    if isinstance(error, FileNotFoundError):
+        beside = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
+        close = accept.nearest(path.name, beside)
+        return (
+            f"there is no such file in {path.absolute().parent}; {close}correct the path, or begin "
+            f"a cell: cellgen new my_cell"
+        )
+    return f"{error.strerror}; let yourself read it, or name another file"
+
+
+def _is_folder(path: Path) -> str:
+    """Say that a path is a folder, and which file of it to name."""
+    files = sorted(p.name for p in path.glob("*.py"))
+    return f"it is a folder; name a file of it, as {path / (files or ['my_cells.py'])[0]}"
 
 
 def _run(path: Path, text: str) -> types.ModuleType:

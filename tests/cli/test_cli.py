@@ -299,6 +299,26 @@ def test_show_needs_one_cell_of_a_file(run, folder):
     assert run("show", "my_cells.py:Minimal").exit_code == 0
 
 
+def test_a_path_that_is_no_file_says_what_to_do(run, folder):
+    """A missing file, a folder, a file named without its ending, a text that is not UTF-8."""
+    write(folder, MINIMAL, "gated.py")
+    (folder / "cells").mkdir()
+    (folder / "latin.py").write_bytes("# ä".encode("latin-1"))
+    for selector, *parts in (
+        ("gatd.py", "no such file in", folder, "did you mean 'gated.py'", "cellgen new my_cell"),
+        ("cells/none.py", "no such file in", folder / "cells", "correct the path"),
+        ("cells/", "cannot read cells: it is a folder; name a file of it, as cells/my_cells.py"),
+        ("cells", "it is a folder; name a file of it"),
+        (".", "it is a folder; name a file of it, as gated.py"),
+        ("gated", "did you mean the file gated.py?"),
+        ("latin.py", "it is no UTF-8 text; save it as UTF-8"),
+    ):
+        result = run("show", selector)
+        assert result.exit_code == 2
+        for part in parts:
+            assert str(part) in result.stderr, (selector, result.stderr)
+
+
 def test_a_file_can_import_its_neighbours(run, folder):
     write(folder, "leak = 0.25\n", "numbers_of_mine.py")
     write(folder, "from numbers_of_mine import leak\n" + MINIMAL.replace("0.5", "leak"))
@@ -330,6 +350,17 @@ BAD_FILES = {
         6,
         ("NameError", "add it: from cellgen import Weight"),
     ),
+    "state read before it is made": (
+        HEAD + "    h = tanh(x @ w + h)\n",
+        7,
+        ("name 'h' is not defined; the value before the step is h_prev",),
+    ),
+    "tuple for a state": (
+        HEAD + "    h = (tanh(x @ w),)\n",
+        7,
+        ("h is (tanh(", "expected one expression: it is the new value of the state h_prev"),
+    ),
+    "number for a state": (HEAD + "    h = 0\n", 7, ("h is 0, expected one expression",)),
     "typing error": (HEAD + "    h = tanhh(x @ w)\n", 7, ("did you mean tanh?",)),
     "numpy function": (
         "import numpy as np\n" + HEAD + "    h = np.tanh(x @ w)\n",

@@ -88,6 +88,12 @@ class Namespace(dict[str, Any]):
                 f"weights or inputs",
                 code="declaration.foreign",
             )
+        if f"{name}_prev" in self.states:
+            raise DeclarationError(
+                f"{name} is {accept.shown(item)}, expected one expression: it is the new value of "
+                f"the state {name}_prev; write {name} = ... of values that this body names",
+                code="declaration.foreign",
+            )
         return item
 
     def __missing__(self, name: str) -> Any:

@@ -173,7 +173,8 @@ def definition_of(cell: type[Cell]) -> Definition:
     """
     if not _is_cell(cell):
         raise DeclarationError(
-            f"expected a subclass of cellgen.Cell, found {accept.shown(cell)}",
+            f"expected a subclass of cellgen.Cell, found {accept.shown(cell)}; pass a class, "
+            f"`class MyCell(Cell):`; cells that ship are loaded by name: cellgen.load('gru')",
             code="declaration.cell",
         )
     definition = cell.definition

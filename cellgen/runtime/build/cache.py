@@ -123,6 +123,8 @@ def explained() -> Iterator[None]:
 def unusable(error: OSError) -> BuildError:
     """Explain why the cache folder cannot be written."""
     reason = os.strerror(error.errno) if error.errno else str(error)
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        reason = "what stands there is a file, expected a folder"
     detail = f" ({error.filename})" if error.filename else ""
     remedy = "free some space, or name" if error.errno == errno.ENOSPC else "name"
     return BuildError(

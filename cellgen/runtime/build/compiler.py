@@ -280,6 +280,8 @@ def _found_command() -> tuple[str, ...] | None:
 def _words(variable: str) -> tuple[str, ...]:
     """Split an environment variable as a shell does. Raises BuildError."""
     text = os.environ.get(variable, "")
+    if variable in COMPILER_VARIABLES and os.path.isfile(text):  # a path with a space in it
+        return (text,)
     try:
         return tuple(system.words_of(text))
     except ValueError as error:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from cellgen import accept
-from cellgen.accept import number, shown, type_name, whole
+from cellgen.accept import a_type, number, shown, whole
 from cellgen.errors import ArgumentError, BuildError
 from cellgen.runtime.abi import (
     EVERY,
@@ -179,6 +179,15 @@ def check_names(label: str, function: Function, arguments: Mapping[str, object])
             )
 
 
+def unnamed_error(label: str, function: Function, given: Sequence[object]) -> ArgumentError:
+    """Say that arrays are passed by name, and which names there are."""
+    names = [item.name for item in function.arguments if not item.is_scalar]
+    return ArgumentError(
+        f"{label}: {len(given)} argument{'s' * (len(given) > 1)} without a name, the first "
+        f"{accept.shown(given[0])}; pass each by name: {', '.join(f'{n}=...' for n in names)}"
+    )
+
+
 def suggestion(name: str, known: Sequence[str]) -> str:
     """Say which known name may be meant: for a gradient, which outputs have one."""
     if name.startswith("d_"):
@@ -193,7 +202,7 @@ def _host_view(where: str, label: str, value: object) -> ArrayView:
         return view_of(as_base(value))
     accept.refuse_masked(where, label, value)
     raise ArgumentError(
-        f"{where}: {label} is a {type_name(value)}, expected a numpy.ndarray (nothing is copied "
+        f"{where}: {label} is {a_type(value)}, expected a numpy.ndarray (nothing is copied "
         f"behind your back); pass np.ascontiguousarray({_last_word(label)}, dtype=np.float32), "
         f"or np.float64 where the other arrays are"
     )
@@ -313,7 +322,7 @@ def take_out(label: str, names: tuple[str, ...], out: object) -> dict[str, Array
                 )
         return {name: as_base(arrays[name]) for name in names if arrays.get(name) is not None}
     raise ArgumentError(
-        f"{label}: out is a {type_name(out)}, expected a dict or a tuple of arrays; "
+        f"{label}: out is {a_type(out)}, expected a dict or a tuple of arrays; "
         f"pass out={{{names[0]!r}: array}}"
     )
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Never, cast
 
 import numpy as np
 
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Function
-from cellgen.runtime.call.arguments import as_steps, check_call, take_out
+from cellgen.runtime.call.arguments import as_steps, check_call, take_out, unnamed_error
 from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.checkpoints import Checkpoints
 from cellgen.runtime.call.forward import SequenceForward
@@ -41,7 +41,7 @@ class SequenceBackward(TimeFunction):
         self._segments: SequenceBackward | None = None
         self._mode = False  # whether results are row by row
 
-    def __call__(self, /, **arguments: object) -> Results:
+    def __call__(self, /, *unnamed: Never, **arguments: object) -> Results:
         """Compute every gradient; ``Options`` says what a call takes beside what follows.
 
         ``out`` has arrays that results are written to; ``threads`` says how many there are.
@@ -59,6 +59,8 @@ class SequenceBackward(TimeFunction):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
+        if unnamed:
+            raise unnamed_error(self.__qualname__, self.function, unnamed)
         saved: Any = arguments.pop("saved", None)
         threads: Any = arguments.pop("threads", None)
         bp_lim: Any = arguments.pop("bp_lim", None)

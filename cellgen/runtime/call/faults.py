@@ -44,8 +44,7 @@ TABLE = {
     RANK: "{label} has {rank} axes, shape {actual}, expected {axes}: {shape}; {advice}",
     LENGTH: "{label} has shape {actual}, expected {shape}: no length >= 0 makes {sum} equal "
     "{length}{known}; check the shape of {label}",
-    SHAPE: "{label} has shape {actual}, expected {shape} = {expected} with {reasons}; make the two "
-    "agree",
+    SHAPE: "{label} has shape {actual}, expected {shape} = {expected} with {reasons}; {advice}",
 }
 """The sentence of each kind of fault."""
 
@@ -61,6 +60,7 @@ def sentence(label: str, fault: Fault) -> str:
         words |= _of_sum(fault)
     else:
         words |= {"expected": fault.expected, "reasons": _reasons(fault)}
+        words["advice"] = _agreement(fault)
     return f"{label}: {TABLE[fault.code].format(**words)}"
 
 
@@ -70,6 +70,16 @@ def _advice(fault: Fault) -> str:
     if label == item.name and item.over_time and len(fault.actual) + 1 == len(item.shape):
         return f"pass {label}[:, None] for one row, {label}[None] for one step"
     return "reshape it"
+
+
+def _agreement(fault: Fault) -> str:
+    """What to do about a length that another argument contradicts: what was likely exchanged."""
+    item, actual, expected = fault.argument, fault.actual, fault.expected
+    if fault.label == item.name and len(actual) == 2 and actual[::-1] == expected:
+        return f"make the two agree: {item.name}.T has this shape"
+    if item.shape[0] == "B" and actual == ((fault.sizes or {}).get("T"), *expected[1:]):
+        return "make the two agree: arrays are (T, B, ...), and (B, T, ...) with batch_first=True"
+    return "make the two agree"
 
 
 def _of_sum(fault: Fault) -> dict[str, object]:

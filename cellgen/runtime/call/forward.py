@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Never
 
 from cellgen import accept
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call import prepared
-from cellgen.runtime.call.arguments import take_out
+from cellgen.runtime.call.arguments import take_out, unnamed_error
 from cellgen.runtime.call.checkpoints import kept_items, step_bytes, within_limit
 from cellgen.runtime.call.door import Door, become_direct
 from cellgen.runtime.call.frameworks import Adopted, adopt, has_foreign
@@ -41,7 +41,7 @@ class SequenceForward(TimeFunction):
         self._described_by = self._keywords.difference(TABLES)
         self._needed = sum(a.used and not (a.optional or a.is_scalar) for a in function.arguments)
 
-    def __call__(self, /, **arguments: object) -> Results:
+    def __call__(self, /, *unnamed: Never, **arguments: object) -> Results:
         """Compute all steps; ``Options`` says what a call takes beside what follows.
 
         ``out`` has arrays that results are written to; ``threads`` says how many there are. With
@@ -51,6 +51,8 @@ class SequenceForward(TimeFunction):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
+        if unnamed:
+            raise unnamed_error(self.__qualname__, self.function, unnamed)
         save: Any = arguments.pop("save", False)
         threads: Any = arguments.pop("threads", None)
         packed: Any = arguments.pop("packed", None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Never, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from cellgen.runtime.call.arguments import (
     require_callable,
     scalar_places,
     take_out,
+    unnamed_error,
 )
 from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.document import document, headline, signature_of
@@ -75,7 +76,7 @@ class KernelFunction(ShownInNotebooks):
         """Travel as the kernel and a name; a copy is the function itself."""
         return getattr, (self._kernel, self.__name__)
 
-    def __call__(self, /, **arguments: object) -> Results:
+    def __call__(self, /, *unnamed: Never, **arguments: object) -> Results:
         """Call the C function.
 
         ``out`` has arrays that results are written to. ``gradients=("d_x",)`` names the results of
@@ -86,6 +87,8 @@ class KernelFunction(ShownInNotebooks):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
+        if unnamed:
+            raise unnamed_error(self.__qualname__, self.function, unnamed)
         gradients = arguments.pop("gradients", None)
         make = self._door.make
         if make is not None and gradients is None:

@@ -20,6 +20,8 @@ from cellgen.runtime.streams.rows import id_of
 
 FORMAT = 1
 MOST_LAYERS = 4096
+ZIP = b"PK"
+"""How an .npz begins."""
 HEAD = "stream"
 """The entry that says whose states these are, as JSON."""
 
@@ -97,6 +99,8 @@ def read(label: str, source: str | Path | IO[bytes] | bytes) -> Snapshot:
 
 def _parsed(content: bytes) -> Snapshot:
     """The snapshot that bytes are. Raises all kinds of errors where they are none."""
+    if not content.startswith(ZIP):  # NumPy would speak of pickles
+        raise ValueError(f"{len(content)} bytes of something else")
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     for name, array in arrays.items():

@@ -332,6 +332,16 @@ def test_a_named_compiler_that_is_missing_is_an_error(
         compiler()
 
 
+def test_a_named_compiler_may_have_a_space_in_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "my cc"
+    path.write_text(f'#!/bin/sh\nexec {shutil.which("cc")} "$@"\n')
+    path.chmod(0o755)
+    monkeypatch.setenv("CC", str(path))
+    assert compiler().command == (str(path),)
+
+
 def test_a_compiler_that_does_not_work_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CELLGEN_CC", shutil.which("false") or "/bin/false")
     with pytest.raises(
@@ -526,7 +536,7 @@ def test_a_cache_that_cannot_be_written_is_explained(
 ) -> None:
     folder.write_text("")
     text = failure(sources, interface)
-    assert f"cannot write to the kernel cache {folder}" in text
+    assert f"cannot write to the kernel cache {folder}: what stands there is a file" in text
     assert "CELLGEN_CACHE_DIR=" in text
 
 

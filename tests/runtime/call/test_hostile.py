@@ -773,7 +773,7 @@ REFUSED: list[tuple[str, str, Callable[[], dict[str, Any]], str]] = [
     ("stacks", "Layers.forward", lambda: {"states": 3}, "states is 3, expected a list"),
     ("stacks", "Layers.forward", lambda: {"inputs": 3}, "inputs is 3, expected a list"),
     ("stacks", "Layers.forward", lambda: {"shared": 3}, "shared is 3, expected a dict"),
-    ("stacks", "Layers.forward", lambda: {"x": 3}, "x is a int, expected a numpy.ndarray"),
+    ("stacks", "Layers.forward", lambda: {"x": 3}, "x is an int, expected a numpy.ndarray"),
     ("stacks", "Layers.forward", lambda: {"save": "no"}, "save is 'no', expected True or False"),
     ("stacks", "Layers.backward", lambda: {"run": None}, "run is NoneType, expected what forward"),
     (

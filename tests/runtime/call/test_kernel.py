@@ -121,8 +121,28 @@ def test_attributes_of_a_kernel(toy: Kernel) -> None:
 
 
 def test_arguments_are_given_by_name_only(toy: Kernel) -> None:
-    with pytest.raises(TypeError):
-        toy.forward(*arguments().values())  # type: ignore[arg-type]
+    values = [*arguments().values()]
+    for positional in (values, values[:1]):  # before a call, and after one
+        with pytest.raises(ArgumentError) as caught:
+            toy.forward(*positional)  # type: ignore[arg-type]
+        count = f"{len(positional)} argument{'s' * (len(positional) > 1)} without a name"
+        has(
+            str(caught.value),
+            f"toy_cell.forward: {count}",
+            "pass each by name: x=..., h_prev=..., w=",
+        )
+        toy.forward(**arguments())
+
+
+def test_a_transposed_weight_and_exchanged_axes_are_told(toy: Kernel) -> None:
+    given = arguments()
+    has(refused(toy, **{**given, "w": given["w"].T}), "make the two agree: w.T has this shape")
+    gru = cellgen.load("gru")
+    weights = gru.init(np.random.default_rng(0), B=2, I=3, H=4)
+    with pytest.raises(ArgumentError, match=r"arrays are \(T, B, \.\.\.\), and \(B, T"):
+        gru.sequence_forward(x=np.zeros((2, 7, 3), np.float32), **weights)
+    with pytest.raises(ArgumentError, match=r"agree$"):  # another length is no exchange
+        gru.sequence_forward(x=np.zeros((7, 5, 3), np.float32), **weights)
 
 
 def test_optional_upstream_gradients_count_as_zero(toy: Kernel) -> None:
@@ -225,7 +245,7 @@ def test_a_missing_argument_is_named(toy: Kernel) -> None:
 @pytest.mark.parametrize("value", [[[1.0]], 1.0, "x", np.float32(1), memoryview(b"1234")])
 def test_what_is_no_array_is_refused(toy: Kernel, value: object) -> None:
     text = refused(toy, **{**arguments(), "x": value})
-    has(text, f"x is a {checks.type_name(value)}", "numpy.ndarray", "np.ascontiguousarray")
+    has(text, f"x is {checks.a_type(value)}", "numpy.ndarray", "np.ascontiguousarray")
 
 
 def test_things_that_look_like_arrays_are_refused(toy: Kernel) -> None:

@@ -225,3 +225,9 @@ def test_a_dimension_of_no_entries_gives_empty_arrays() -> None:
     kernel = cellgen.load("gru")
     arrays = kernel.init(rng(), B=0, I=0, H=0)
     assert all(array.size == 0 for array in arrays.values())
+
+
+@pytest.mark.parametrize("units", [10**8, 10**12])
+def test_too_many_units_name_the_array_that_has_no_memory(units: int) -> None:
+    with pytest.raises(MemoryError, match=r"gru\.init: no memory for \w+ of shape \(.*take fewer"):
+        cellgen.load("gru").init(rng(), I=3 if units < 10**9 else units, H=units)

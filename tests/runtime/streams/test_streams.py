@@ -228,6 +228,7 @@ def saved(name: str = "gru", rows: int = 1, **sizes: int) -> bytes:
     ("content", "said"),
     [
         (lambda: b"", "is no saved stream"),
+        (lambda: b"abc", r"is no saved stream \(ValueError: 3 bytes of something else\), exp"),
         (lambda: saved()[:200], "is no saved stream"),
         (lambda: saved("lstm"), r"the states are of lstm, equations \w+, expected gru"),
         (lambda: saved(H=5), r"h_prev \(5,\) of float32, expected h_prev \(4,\) of float32"),
