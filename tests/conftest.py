@@ -293,8 +293,8 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-OWN_FLAGS = ("-O1",)
-"""With which cells of a test's own are compiled: a third of the time that ``-O3`` takes."""
+OWN_FLAGS = ("-O0",)
+"""With which cells of a test's own are compiled: a tenth of the time that ``-O3`` takes."""
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -334,12 +334,6 @@ def _own_flags(name: str) -> tuple[str, ...]:
 def compiled_as_by_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile a test's own cells as users do: where bits are compared that an optimiser decides."""
     monkeypatch.setattr("tests.conftest.OWN_FLAGS", ())
-
-
-@pytest.fixture
-def hardly_optimised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile a test's own cells at -O0, half of the time again: large ones, which run little."""
-    monkeypatch.setattr("tests.conftest.OWN_FLAGS", ("-O0",))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -470,6 +470,7 @@ def test_a_quick_look_is_small_and_has_an_end():
     assert (two.shapes, two.seconds) == ((TINY,), 4 * plan.seconds)
 
 
+@pytest.mark.slow
 def test_when_the_time_is_over_no_peer_is_waited_for(tmp_path, monkeypatch):
     """One that hangs is ended and told; cellgen's own figures are there."""
     (tmp_path / "hanging_peer.py").write_text("import time\ntime.sleep(600)\n", encoding="utf-8")

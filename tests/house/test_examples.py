@@ -284,6 +284,7 @@ def test_own_cell_prints_gradients_that_hold(capsys: pytest.CaptureFixture[str])
 # --- a regularised cell -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_regularised_run_learns_and_repeats_itself(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         regularised.main()

@@ -283,6 +283,5 @@ def test_what_was_found_holds(source: str) -> None:
 
 
 @pytest.mark.parametrize("source", FOUND_COMPILED.values(), ids=FOUND_COMPILED)
-@pytest.mark.usefixtures("hardly_optimised")
 def test_what_was_found_in_compiled_cells_holds(source: str) -> None:
     everything_holds(declared(textwrap.dedent(source), noted=False))

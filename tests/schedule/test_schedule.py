@@ -146,7 +146,6 @@ def test_wholes_that_are_read_in_the_phase_in_which_their_parts_are_formed() -> 
     schedule_of(Whole)
 
 
-@pytest.mark.usefixtures("hardly_optimised")
 def test_a_level_of_more_products_than_a_tile_has_slots_is_computed() -> None:
     """Nine and more on one operand: panels of eight slots and of what is left."""
 

@@ -26,7 +26,6 @@ FEW = 3
 """Of inputs, states, statics and weights each, so that the kernel compiles in half a minute."""
 
 
-@pytest.mark.usefixtures("hardly_optimised")
 def test_a_cell_of_all_names_that_generated_code_needs_is_proved() -> None:
     """Steps, gradients, sequences and their options, by the author's names; a class ``Cellgen``."""
     cell = cell_of_names(0, FEW)

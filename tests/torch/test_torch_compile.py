@@ -82,7 +82,7 @@ def test_opcheck_of_steps_that_do_not_count() -> None:
     torch.library.opcheck(FORWARD, arguments)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", [pytest.param("aot_eager", marks=pytest.mark.slow), "inductor"])
 def test_compiled_in_one_graph_with_gradients(backend: str) -> None:
     model = Tagger(num_layers=2, bidirectional=True)
     x = torch.randn(6, 2, 3)

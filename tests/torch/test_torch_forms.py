@@ -317,7 +317,8 @@ def test_gates_of_any_strength() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["gla", "min_lstm", pytest.param("gated_delta_net", marks=pytest.mark.slow)]
+    "name",
+    ["gla", *(pytest.param(n, marks=pytest.mark.slow) for n in ("min_lstm", "gated_delta_net"))],
 )
 def test_second_derivatives_are_those_of_steps(name: str) -> None:
     cell = formed(name)

@@ -117,7 +117,14 @@ def loss(cell: object, given: Mapping[str, Tensor], options: Mapping[str, object
     return sum((v**2).sum() for v in cell(**given, **options) if v is not None)
 
 
-@pytest.mark.parametrize("option", ["every, checkpoint", "outputs, checkpoint", "limit", "last"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "every, checkpoint",
+        "last",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("outputs, checkpoint", "limit")),
+    ],
+)
 def test_second_derivatives_and_transforms(option: str) -> None:
     cell = function("sru")
     given = drawn(cell, T=5, learns=False)

@@ -144,7 +144,7 @@ BACK_BY_KERNELS = [
 ]
 
 
-@pytest.mark.parametrize("spoil", SPOILT)
+@pytest.mark.parametrize("spoil", ["states", pytest.param("inputs", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", BY_KERNELS)
 @pytest.mark.usefixtures("by_kernels")
 def test_kernels_show_nothing_behind_a_reset_of_what_was_there(name: str, spoil: str) -> None:

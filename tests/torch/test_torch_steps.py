@@ -122,7 +122,9 @@ def test_gradients_that_nobody_wants_are_not_formed(kind: str) -> None:
     assert taken == [True] * STEPS
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["LSTMCell", *(pytest.param(n, marks=pytest.mark.slow) for n in KINDS[1:])]
+)
 def test_derivatives_of_derivatives(kind: str) -> None:
     _, cell = pair(kind, dtype=torch.float64)
     steps = torch.randn(2, 2, I, dtype=torch.float64, requires_grad=True)

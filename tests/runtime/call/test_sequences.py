@@ -594,6 +594,7 @@ def test_heads_run_side_by_side_with_equal_results_for_any_number_of_threads(siz
 # --- other instruction sets ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86-64")
 @pytest.mark.parametrize("optimised", ["-O1", pytest.param("-O3", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("march", ["x86-64", pytest.param("haswell", marks=pytest.mark.slow)])
@@ -812,6 +813,7 @@ FETCHED_SHAPES = ((3, 16, 96, 32), (2, 8, 64, 64), (3, 9, 64, 48), (3, 12, 48, 6
 the k for all lines, which then are too many."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("AVX-512F" not in instruction_set(compiler()), reason="tiles of four rows")
 @pytest.mark.parametrize(
     "cell",

@@ -72,7 +72,10 @@ def arrays(results: Results) -> dict[str, np.ndarray]:
 
 
 @with_cxx
-@pytest.mark.parametrize("dtype", tuple(TIERS))
+@pytest.mark.parametrize(
+    "dtype",
+    [n if n in ("float32", "bfloat16") else pytest.param(n, marks=pytest.mark.slow) for n in TIERS],
+)
 @pytest.mark.parametrize("cell", [Elman, pytest.param(SLSTMHeads, marks=pytest.mark.slow)])
 def test_the_hosts_half_launches_what_the_whole_does(cell: type[Cell], dtype: str) -> None:
     """Through the driver's calls alone: launches, those of blocks together, graphs; equal bits."""
