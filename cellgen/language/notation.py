@@ -316,11 +316,11 @@ class Latex(Notation):
 
     def real(self, number: Expr) -> str:
         """Spell a number that is no plain integer; with a power of ten where it has one."""
-        digits, _, exponent = super().real(number).partition("e")
-        if not exponent:
+        digits, *exponents = re.split("e", super().real(number))
+        if not exponents:
             return digits
         factor = {"1.0": "", "1": "", "-1.0": "-", "-1": "-"}.get(digits, rf"{digits} \cdot ")
-        return f"{factor}10^{{{int(exponent)}}}"
+        return f"{factor}10^{{{int(exponents[0])}}}"
 
     def value(self, value: Value) -> str:
         """Spell a value."""
@@ -335,17 +335,14 @@ class Latex(Notation):
         texts = [argument.text for argument in arguments]
         if row.comparison:
             return Text(rf"[{texts[0]} {row.latex} {texts[1]}]", ATOM)
-        if row.name == "keep":
-            return arguments[0]
-        if row.name == "where":
-            test = texts[0][1:-1] if re.fullmatch(r"\[[^][]*\]", texts[0]) else texts[0]
-            cases = rf"{{{texts[1]}}} & {{{test}}} \\ {{{texts[2]}}} & \text{{else}}"
-            return Text(rf"\begin{{cases}} {cases} \end{{cases}}", POWER)
-        if row.name in _LATEX_CALLS:
-            return Text(_LATEX_CALLS[row.name].format(*texts), ATOM)
-        if row.name == "strong_product":
+        if row.is_strong:
             factors = (self._bracket(argument, UNARY) for argument in arguments)
             return Text(r" \odot ".join(factors), PRODUCT)
+        if row.latex == "{0}":
+            return arguments[0]
+        if "{0}" in row.latex or "{condition}" in row.latex:
+            condition = re.sub(r"^\[([^][]*)\]$", r"\1", texts[0])
+            return Text(row.latex.format(*texts, condition=condition), ATOM)
         name = row.latex or rf"\mathrm{{{latex_text(row.name)}}}"
         return Text(rf"{name}\left({', '.join(texts)}\right)", ATOM)
 
@@ -386,15 +383,6 @@ class Latex(Notation):
 
     def _bracket(self, piece: Text, at_least: int) -> str:
         return piece.text if piece.strength >= at_least else rf"\left({piece.text}\right)"
-
-
-_LATEX_CALLS = {
-    "abs": r"\left|{0}\right|",
-    "sqrt": r"\sqrt{{{0}}}",
-    "exp": r"\exp\left({0}\right)",
-    "log": r"\log\left({0}\right)",
-}
-"""Functions that are more than a name before brackets."""
 
 
 def _axes(node: Apply) -> str:

@@ -82,7 +82,8 @@ class PointwiseRow(FunctionTraits):
     float or complex arrays. ``stated`` marks a derivative that is declared rather than true
     (straight-through, surrogate, stop_gradient): in complex mode such a function evaluates to
     f(Re) + i f'(Re) Im. ``c`` is a format string over printed arguments: a call such as
-    ``"cg_tanh({0})"``, or any C expression.
+    ``"cg_tanh({0})"``, or any C expression; ``latex`` is a name, or a template over the arguments,
+    ``condition`` being the first without the brackets of a comparison.
     """
 
     name: str
