@@ -20,6 +20,7 @@ expressions, too. ``compile``, ``load``, kernels and errors are imported by name
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 from cellgen.runtime.imports import whole_imports as _whole_imports
@@ -123,6 +124,7 @@ _RENAMED = {
     "round": ("cellgen.language.ops", "nearest"),
     "sum": ("cellgen.language.ops", "units_sum"),
 }
+_MODULES = ("derivatives", "jax", "keras", "onnx", "regularise", "torch", "weights")
 EXPORTS = {
     **{name: (module, name) for module, names in _HOME.items() for name in names.split()},
     **_RENAMED,
@@ -201,7 +203,9 @@ def __getattr__(name: str) -> object:
         with _whole_imports():
             return importlib.import_module("cellgen.cells")
     if name not in EXPORTS:
-        raise AttributeError(f"module 'cellgen' has no attribute {name!r}")
+        advice = f" before it is imported: import cellgen.{name}" if name in _MODULES else ""
+        message = f"module 'cellgen' has no attribute {name!r}{advice}"
+        raise AttributeError(message, name=name, obj=sys.modules[__name__])
     module, original = EXPORTS[name]
     with _whole_imports():
         value = getattr(importlib.import_module(module), original)

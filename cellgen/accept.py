@@ -227,9 +227,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Ask whether one of the three names that are most like another is meant; nothing if none is.
 
     >>> nearest("grru", ["gru", "lstm", "mgu", "min_gru"])
-    "did you mean 'gru', 'min_gru' or 'mgu'? "
+    "did you mean 'gru', 'mgu' or 'min_gru'? "
     """
-    close = [repr(one) for one in difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)]
+    small = {one.lower(): one for one in known}
+    found = difflib.get_close_matches(name.lower(), small, n=3, cutoff=0.5)
+    close = [repr(small[one]) for one in found]
     if not close:
         return ""
     *others, last = close

@@ -8,8 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import keras
 import numpy as np
+
+try:
+    import keras
+except ModuleNotFoundError as error:
+    if error.name != "keras":  # it is there and lacks something: its own words say what
+        raise
+    raise ImportError(
+        "cellgen.keras needs Keras, which is not installed; pip install "
+        "'cellgen-compiler[keras,torch]', or with jax in place of torch"
+    ) from None
+
 from keras import ops
 
 from cellgen import accept

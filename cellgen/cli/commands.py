@@ -8,6 +8,7 @@ no mathematics and no file format is decided here.
 
 from __future__ import annotations
 
+import importlib.util
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -185,7 +186,8 @@ def new(
 
         cell, test = start(name, out)
         typer.echo(f"{cell}\n{test}")
-        typer.echo(f"next: cellgen show {cell}; python -m pytest {test}", err=True)
+        first = "" if importlib.util.find_spec("pytest") else " (first: pip install pytest)"
+        typer.echo(f"next: cellgen show {cell}; python -m pytest {test}{first}", err=True)
 
 
 @app.command()

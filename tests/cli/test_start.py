@@ -98,3 +98,8 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     done = new("my_cell", "--out", str(tmp_path / "file"))
     assert done.exit_code == FAILED
     assert "cannot be written" in done.stderr
+
+
+def test_where_pytest_is_missing_the_next_step_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytest", None)
+    assert "(first: pip install pytest)" in new("MyCell", "--out", str(tmp_path)).stderr

@@ -75,3 +75,31 @@ def test_the_cells_that_ship_are_there_without_an_import_of_their_own() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout == "GRU\n"
+
+
+def said_by(code: str) -> str:
+    """What a Python that runs some lines writes to stderr."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+
+
+def test_a_module_that_is_not_imported_yet_says_how() -> None:
+    said = said_by("import cellgen; cellgen.torch")
+    assert "no attribute 'torch' before it is imported: import cellgen.torch" in said
+    assert "Did you mean: 'sigmoid'?" in said_by("import cellgen; cellgen.sigmiod")
+
+
+@pytest.mark.parametrize("module", ["torch", "jax", "onnx", "keras"])
+def test_a_package_that_is_missing_is_one_message(module: str) -> None:
+    code = (
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        f"            raise ModuleNotFoundError('no such module', name={module!r})\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        f"import cellgen.{module}\n"
+    )
+    said = said_by(code)
+    assert f"ImportError: cellgen.{module} needs " in said
+    assert f"pip install 'cellgen-compiler[{module}" in said

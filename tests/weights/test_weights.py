@@ -216,6 +216,7 @@ def test_a_wrong_row_of_the_table_fails_the_proof(monkeypatch: pytest.MonkeyPatc
 
 BAD: dict[str, tuple[Callable[[], object], str]] = {
     "a name": (lambda: dialect("torch.nn.LTSM"), "did you mean 'torch.nn.LSTM'"),
+    "half a name": (lambda: dialect("keras.GRU"), "did you mean 'keras.layers.GRU'"),
     "no name": (lambda: dialect(3), "expected a text such as"),
     "an option": (lambda: dialect("onnx.GRU(layers=2)"), "options {'layers': 2} do not fit"),
     "no options": (lambda: dialect("onnx.GRU(2"), "cannot read"),

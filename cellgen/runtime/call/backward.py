@@ -51,11 +51,10 @@ class SequenceBackward(TimeFunction):
 
         ``bp_lim``: every loss term reaches so many earlier states, see ``truncation``, and with
         ``window`` none before its own chunk. ``packed`` stands for the weights and biases that
-        ``kernel.pack`` was given: for many calls with the same weights, as where gradients are
-        summed over small batches. ``gradients=("d_x",)`` names the results that are wanted: the
-        others are None, and the products that only they need are left out. ``per_row``: results
-        that are sums over rows are given row by row, as a call with that row alone gives them, to
-        the bit; a step is a sequence of one.
+        ``kernel.pack`` was given: for many calls with the same weights. ``gradients=("d_x",)``
+        names the results that are wanted: the others are None, and the products that only they need
+        are left out. ``per_row``: results that are sums over rows are given row by row, as a call
+        with that row alone gives them, to the bit; a step is a sequence of one.
 
         Raises ArgumentError, BuildError, MemoryError.
         """
