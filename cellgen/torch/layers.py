@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -409,7 +410,7 @@ def module(  # noqa: PLR0913 - one argument an option
     accept.real(label, "dropout", dropout, 0, 1, expected="a probability from 0 to 1")
     return CellLayers(
         cell_function,
-        sizes_of(cell_function.layout, roles, input_size, hidden_size, sizes),
+        sizes_of(cell_function.layout, roles, input_size, hidden_size, sizes, OPTIONS),
         accept.whole(label, "num_layers", num_layers, 1),
         batch_first=accept.flag(label, "batch_first", batch_first),
         dropout=dropout,
@@ -421,3 +422,7 @@ def module(  # noqa: PLR0913 - one argument an option
         device=device,
         dtype=known_dtype(label, dtype),
     )
+
+
+OPTIONS = tuple(inspect.signature(module).parameters)
+"""What ``module`` takes by name, beside dimensions and scalars."""

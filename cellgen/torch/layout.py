@@ -107,13 +107,16 @@ class Layout(frameworks.TensorLayout):
     def _refuse_dtype(
         self, item: Argument, tensor: Tensor, first: Tensor, place: TensorPlace
     ) -> NoReturn:
-        expected, wanted = place.kinds, "float32"
+        found = str(tensor.dtype).removeprefix("torch.")
+        expected, wanted, other = place.kinds, "float32", ""
         if tensor.dtype in place.dtypes:
-            wanted = element_name(first.dtype)
-            expected = f"{wanted}, as {self.theta[0].name} is"
+            wanted, name = element_name(first.dtype), self.theta[0].name
+            expected = f"{wanted}, as {name} is"
+            if item.is_weight:
+                other = f", layer.to(torch.{wanted}) or {name}.to(torch.{found})"
         raise TensorError(
-            f"{self.where}: {item.name} is {str(tensor.dtype).removeprefix('torch.')}, expected "
-            f"{expected}; pass {item.name}.to(torch.{wanted})"
+            f"{self.where}: {item.name} is {found}, expected {expected}; pass "
+            f"{item.name}.to(torch.{wanted}){other}"
         )
 
     def _refuse_device(self, item: Argument, tensor: Tensor, first: Tensor) -> NoReturn:

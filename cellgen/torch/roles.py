@@ -7,7 +7,7 @@ Input: the layout of a cell, ``input_size``, ``hidden_size`` and other dimension
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cellgen import accept
@@ -107,14 +107,19 @@ def sizes_of(
     input_size: object,
     hidden_size: object,
     dims: Mapping[str, object],
+    options: Iterable[str],
 ) -> dict[str, int]:
-    """Find every dimension of a layer. Raises KindError, TensorError, ArgumentError."""
+    """Find every dimension of a layer, whose other arguments are ``options``.
+
+    Raises KindError, TensorError, ArgumentError.
+    """
     label = f"module({layout.cell})"
     known = [name for name in layout.dims if name not in CALLS]
     for name in dims:
         if name not in known:
             raise KindError(
-                f"{label}: unknown argument {name!r}; expected dimensions ({', '.join(known)}) or "
+                f"{label}: unknown argument {name!r}; {accept.nearest(name, [*known, *options])}"
+                f"expected dimensions ({', '.join(known)}) or "
                 f"scalars ({', '.join(item.name for item in layout.scalars) or 'it has none'})"
             )
     sizes = {name: accept.whole(label, name, size) for name, size in dims.items()}

@@ -409,6 +409,11 @@ def test_dimensions_by_name_are_asked_for() -> None:
         cellgen.torch.module("lstm_projection", 3, 4)
     with pytest.raises(TypeError, match="unknown argument 'Q'"):
         cellgen.torch.module("lstm", 3, 4, Q=2)
+    with pytest.raises(TypeError, match="'num_layer'; did you mean 'num_layers'"):
+        cellgen.torch.module("lstm", 3, 4, num_layer=2)
+    advice = r"layer\.to\(torch\.float64\) or x\.to\(torch\.float32\)$"
+    with pytest.raises(ValueError, match=advice):
+        cellgen.torch.module("gru", 3, 4)(torch.zeros(5, 2, 3, dtype=torch.float64))
     with pytest.raises(RuntimeError, match="input_size is 3, expected 4"):
         cellgen.torch.module("sru", 3, 4)
     with pytest.raises(RuntimeError, match="hidden_size is 5, expected 6"):
