@@ -1000,7 +1000,7 @@ def test_functions_are_called_without_a_frame_of_python(name: str) -> None:
         other = forward(**own_arrays, **options)
         np.testing.assert_array_equal(other[0], expected[0])
         assert (other.saved is not None) == options.get("save", False)
-    with pytest.raises(TypeError, match="1 positional argument"):
+    with pytest.raises(ArgumentError, match="1 argument without a name, the first 1"):
         forward(1)
     with pytest.raises(ArgumentError, match="unknown argument 'nonsense'"):
         forward(**own_arrays, threads=1, nonsense=2)
