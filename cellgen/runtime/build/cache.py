@@ -123,8 +123,10 @@ def explained() -> Iterator[None]:
 def unusable(error: OSError) -> BuildError:
     """Explain why the cache folder cannot be written."""
     reason = os.strerror(error.errno) if error.errno else str(error)
-    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+    if error.errno == errno.EEXIST:
         reason = "what stands there is a file, expected a folder"
+    elif error.errno == errno.ENOTDIR:
+        reason = "what stands above it is a file, expected a folder"
     detail = f" ({error.filename})" if error.filename else ""
     remedy = "free some space, or name" if error.errno == errno.ENOSPC else "name"
     return BuildError(

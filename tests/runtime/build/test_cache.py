@@ -165,10 +165,10 @@ def test_a_file_in_place_of_the_folder_is_explained(
     with pytest.raises(BuildError) as caught:
         publish()
     assert str(folder) in str(caught.value)
-    assert "File exists" in str(caught.value)
+    assert "what stands there is a file" in str(caught.value)
     assert "CELLGEN_CACHE_DIR=" in str(caught.value)
     monkeypatch.setenv("CELLGEN_CACHE_DIR", str(folder / "deeper"))
-    with pytest.raises(BuildError, match="Not a directory"):
+    with pytest.raises(BuildError, match="what stands above it is a file"):
         publish()
 
 
