@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 
 from cellgen.runtime.imports import whole_imports as _whole_imports
 
+# Read when SymPy is first imported. With its own 1000, what an earlier cell began with is partly
+# forgotten, and a cell that begins alike is compared with the rest of it tree by tree: minutes.
 os.environ.setdefault("SYMPY_CACHE_SIZE", "20000")
-"""Read when SymPy is first imported. With its own 1000, what an earlier cell began with is partly
-forgotten, and a cell that begins alike is compared with the rest of it tree by tree: minutes."""
 
 if TYPE_CHECKING:
     from cellgen.api import compile as compile

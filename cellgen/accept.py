@@ -97,12 +97,15 @@ def flag(
 
 def is_whole(value: object, least: int = 0, most: int = LARGEST) -> bool:
     """Tell whether a value is an integer within bounds; True and False are none."""
+    integer = _integer(value)
+    return integer is not None and least <= integer <= most
+
+
+def _integer(value: object) -> int | None:
     plain_value = plain(value)
-    return (
-        isinstance(plain_value, int)
-        and not isinstance(plain_value, bool)
-        and least <= plain_value <= most
-    )
+    if isinstance(plain_value, int) and not isinstance(plain_value, bool):
+        return plain_value
+    return None
 
 
 def whole(
@@ -119,16 +122,12 @@ def whole(
 
     ``expected`` stands in the message for the bounds, ``advice`` says what to do.
     """
-    plain_value = plain(value)
-    if (
-        isinstance(plain_value, int)
-        and not isinstance(plain_value, bool)
-        and least <= plain_value <= most
-    ):
-        return plain_value
+    integer = _integer(value)
+    if integer is not None and least <= integer <= most:
+        return integer
     largest = "2**63 - 1" if most == LARGEST else str(most)
     wanted = expected or f"an integer from {least} to {largest}"
-    if expected and most == LARGEST and isinstance(plain_value, int) and plain_value > most:
+    if expected and most == LARGEST and integer is not None and integer > most:
         wanted += f", at most {largest}"
     raise ArgumentError(f"{where}: {name} is {shown(value)}, expected {wanted}{_then(advice)}")
 
@@ -184,9 +183,9 @@ def real(
     advice: str = "",
 ) -> float:
     """Return a real number from ``least`` to ``most``; NaN is none. Raises ArgumentError."""
-    plain_value = number(value)
-    if plain_value is not None and least <= plain_value <= most:
-        return plain_value
+    real_number = number(value)
+    if real_number is not None and least <= real_number <= most:
+        return real_number
     wanted = expected or (
         "one real number" if (least, most) == (-math.inf, math.inf) else f"{least:g} to {most:g}"
     )

@@ -10,15 +10,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-try:
+from cellgen.runtime.imports import needed
+
+with needed(
+    "keras",
+    "cellgen.keras needs Keras, which is not installed; pip install "
+    "'cellgen-compiler[keras,torch]', or with jax in place of torch",
+):
     import keras
-except ModuleNotFoundError as error:
-    if error.name != "keras":  # it is there and lacks something: its own words say what
-        raise
-    raise ImportError(
-        "cellgen.keras needs Keras, which is not installed; pip install "
-        "'cellgen-compiler[keras,torch]', or with jax in place of torch"
-    ) from None
 
 from keras import ops
 

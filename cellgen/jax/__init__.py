@@ -9,15 +9,13 @@ from __future__ import annotations
 import contextlib
 
 from cellgen.errors import BuildError, CellgenError
+from cellgen.runtime.imports import needed
 
-try:
+with needed(
+    "jax",
+    "cellgen.jax needs JAX, which is not installed; pip install 'cellgen-compiler[jax]'",
+):
     import jax as _jax  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != "jax":  # it is there and lacks something: its own words say what
-        raise
-    raise ImportError(
-        "cellgen.jax needs JAX, which is not installed; pip install 'cellgen-compiler[jax]'"
-    ) from None
 
 from cellgen.jax.functional import CellFunction, function
 from cellgen.jax.handler import register

@@ -36,14 +36,12 @@ from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.call.segments import Segmentation
 from cellgen.runtime.call.signature import kept_element
 from cellgen.runtime.numbers import NUMBERED, USUAL, as_numbers
-from cellgen.runtime.options import Options, with_tables
+from cellgen.runtime.options import TABLES, Options, with_tables
 
 Arrays: TypeAlias = Sequence[Array]
 Shape: TypeAlias = tuple[int, ...]
 Which: TypeAlias = tuple[bool, ...]
 
-TABLES = {"lengths": ("B",), "mask": ("T", "B"), "reset": ("T", "B")}
-"""Arrays that say which steps are valid, in order, with their axes."""
 NUMBERS = {name: -1 - place for place, name in enumerate(TABLES)}
 FIRST_CHECKPOINT, UNREAD = -10, -4
 """What stands for them among numbers of members, for checkpoints from the first down, and for what

@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 import jax.numpy as jnp
 
 from cellgen.frameworks.layout import TensorLayout
-from cellgen.jax.calls import TABLES
 from cellgen.jax.errors import ArrayError
 from cellgen.jax.platforms import dtype_of_numbers
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.stored import STORED
+from cellgen.runtime.options import TABLES
 
 DTYPES = ("float32", "float64", *STORED)
 KINDS = {"lengths": "integers", "mask": "bool", "reset": "bool"}

@@ -26,7 +26,7 @@ from cellgen.frameworks.shown import (
     options_of,
 )
 from cellgen.jax import derivatives, handler  # noqa: F401 - derivatives states the rules
-from cellgen.jax.calls import TABLES, JaxCall
+from cellgen.jax.calls import JaxCall
 from cellgen.jax.checks import check_tables, check_values
 from cellgen.jax.errors import ArrayError
 from cellgen.jax.initial import initial_arrays
@@ -37,7 +37,7 @@ from cellgen.jax.registry import CellOrName, KnownInJax, known
 from cellgen.runtime.call.faults import shape_text
 from cellgen.runtime.call.segments import segments_of
 from cellgen.runtime.host.threads import team_size
-from cellgen.runtime.options import BF16, Options
+from cellgen.runtime.options import BF16, TABLES, Options
 
 SWITCHES = ("reverse", "zero_output_for_mask", "flush_denormals")
 OPTIONS = (

@@ -14,10 +14,8 @@ from cellgen.frameworks.on_devices import stated
 from cellgen.jax.registry import find
 from cellgen.runtime.abi import Function
 from cellgen.runtime.numbers import NUMBERED, from_numbers
-from cellgen.runtime.options import BY_ROW, OF_OPTIONS
+from cellgen.runtime.options import TABLES
 
-TABLES = tuple(option.name for option in OF_OPTIONS if option.kind == BY_ROW)
-"""Arrays that say which steps are valid, in order."""
 TEXT = 1024
 """Bytes of a message; as in ``handler.h``."""
 

@@ -9,16 +9,14 @@ down. Needs onnx: ``pip install cellgen-compiler[onnx]``.
 from __future__ import annotations
 
 from cellgen.errors import CellgenError
+from cellgen.runtime.imports import needed
 
-try:
+with needed(
+    "onnx",
+    "cellgen.onnx needs the package onnx, which is not installed; "
+    "pip install 'cellgen-compiler[onnx]'",
+):
     import onnx as _onnx  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != "onnx":  # it is there and lacks something: its own words say what
-        raise
-    raise ImportError(
-        "cellgen.onnx needs the package onnx, which is not installed; "
-        "pip install 'cellgen-compiler[onnx]'"
-    ) from None
 
 from cellgen.onnx.export import export
 from cellgen.onnx.imported import (

@@ -29,5 +29,19 @@ def whole_imports() -> Iterator[None]:
         raise
 
 
+@contextmanager
+def needed(package: str, otherwise: str) -> Iterator[None]:
+    """Import a library in the body; ``otherwise`` says what to install where it is missing.
+
+    One that is there and lacks something says so in its own words. Raises ImportError.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise ImportError(otherwise) from None
+
+
 def _is_compiled(name: str) -> bool:
     return isinstance(getattr(sys.modules[name], "__loader__", None), ExtensionFileLoader)

@@ -364,6 +364,9 @@ class Options:
 OF_OPTIONS = tuple(Option(f.name, default=f.default, **f.metadata) for f in fields(Options))
 """The rows of the fields of ``Options``, in order."""
 
+TABLES = {option.name: option.axes for option in OF_OPTIONS if option.kind == BY_ROW}
+"""Arrays that say which steps are valid, in order, with their axes."""
+
 TABLE = (
     Option("save", "form what sequence_backward reads, too", False, SWITCH, (FORWARD,)),
     Option(

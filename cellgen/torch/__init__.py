@@ -10,15 +10,13 @@ puts them into a model, ``restore`` is the way back. Needs torch:
 from __future__ import annotations
 
 from cellgen.errors import CellgenError
+from cellgen.runtime.imports import needed
 
-try:
+with needed(
+    "torch",
+    "cellgen.torch needs PyTorch, which is not installed; pip install 'cellgen-compiler[torch]'",
+):
     import torch as _torch  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != "torch":  # it is there and lacks something: its own words say what
-        raise
-    raise ImportError(
-        "cellgen.torch needs PyTorch, which is not installed; pip install 'cellgen-compiler[torch]'"
-    ) from None
 
 from cellgen.torch.functional import CellFunction, function
 from cellgen.torch.layers import CellLayers, module

@@ -17,9 +17,8 @@ from torch import Tensor
 from cellgen.accept import lacking
 from cellgen.frameworks.shown import names_over_time, showing
 from cellgen.runtime.abi import Argument
-from cellgen.runtime.call.saved import TABLES
 from cellgen.runtime.numbers import from_numbers
-from cellgen.runtime.options import Options, skips, with_tables
+from cellgen.runtime.options import TABLES, Options, skips, with_tables
 from cellgen.torch import native
 from cellgen.torch.derivatives import Call, backward, second
 from cellgen.torch.devices import PLACES

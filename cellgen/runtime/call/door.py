@@ -25,7 +25,7 @@ from cellgen.runtime.abi import PRECISIONS, Argument, Function
 from cellgen.runtime.build import extension
 from cellgen.runtime.call.packed import PackedLayout
 from cellgen.runtime.call.plan import Owner
-from cellgen.runtime.call.saved import KEPT_NAME, TABLES
+from cellgen.runtime.call.saved import KEPT_NAME
 from cellgen.runtime.host.memory import empty
 from cellgen.runtime.numbers import NUMBERED
 from cellgen.runtime.options import (
@@ -37,6 +37,7 @@ from cellgen.runtime.options import (
     OF_OPTIONS,
     STEPS,
     SWITCH,
+    TABLES,
     Option,
     taken_by,
 )
@@ -245,7 +246,7 @@ def _keyword(option: Option, function: Function) -> Keyword | None:
         names = tuple(r.name if r.over_time else None for r in function.results)
         return name, OUTPUTS, number, 0, True, names
     if option.kind == BY_ROW:
-        return name, TABLE, TABLES.index(name), 0, True, None
+        return name, TABLE, [*TABLES].index(name), 0, True, None
     kinds = {SWITCH: SWITCHED, STEPS: COUNTED, CHOICE: CHOSEN}
     if option in NUMBERED and option.kind in kinds:
         choices = option.choices_in(function.name)

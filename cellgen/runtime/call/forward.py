@@ -21,12 +21,12 @@ from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import KEPT_PLANS, Owner
 from cellgen.runtime.call.prepared import TimeCallPlan
 from cellgen.runtime.call.runs import PRODUCTS, bits_of
-from cellgen.runtime.call.saved import TABLES, ForwardRun, Saved, make_saved
+from cellgen.runtime.call.saved import ForwardRun, Saved, make_saved
 from cellgen.runtime.call.segmented import call_in_segments
 from cellgen.runtime.call.segments import segments_of
 from cellgen.runtime.call.settings import checked_options
 from cellgen.runtime.call.workspace import Pointer, per_thread
-from cellgen.runtime.options import FULL, NONE, Options
+from cellgen.runtime.options import FULL, NONE, TABLES, Options
 from cellgen.runtime.results import Array, Results, result_class, said_of
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from cellgen import accept
 from cellgen.errors import ArgumentError
-from cellgen.runtime.options import NONE, OF_OPTIONS, ROWS, Options, with_tables
+from cellgen.runtime.options import NONE, OF_OPTIONS, ROWS, TABLES, Options, with_tables
 from cellgen.runtime.results import Array, Results, tuple_class
 
 Same: TypeAlias = Callable[[str, object, object], bool]
@@ -33,7 +33,6 @@ def stated_of(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in OF_RUN if options.get(name) is not None}
 
 
-TABLES = ("lengths", "mask", "reset")
 KEPT_NAME = "saved"
 """The keyword by which C is given checkpoints, behind their steps and two numbers of their run."""
 
