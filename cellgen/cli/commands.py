@@ -1,7 +1,8 @@
 """The command line: ``cellgen list | show | explain | new | build | check | ...``.
 
 Results go to stdout, progress to stderr. Exit status: 0 fine, 1 a check or a build failed, 2 wrong
-usage, 130 interrupted. A command over several cells goes through all and reports each that failed.
+usage, 130 or 143 interrupted. A command over several cells goes through all and reports each that
+failed.
 Everything heavy is imported inside the command that needs it, so that ``cellgen --help`` is quick;
 no mathematics and no file format is decided here.
 """

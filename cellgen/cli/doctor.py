@@ -25,6 +25,10 @@ from cellgen.targets import target_of
 from cellgen.weights import dialects
 
 EXTRAS = (
+    ("jax", "jax", "functions of JAX"),
+    ("keras", "keras", "layers of Keras"),
+    ("onnx", "onnx", "models of ONNX, written and read"),
+    ("safetensors", "weights", "files of weights of other libraries"),
     ("matplotlib", "plot", "plots of the examples"),
     ("sklearn", "examples", "the data of examples/digits.py"),
     ("ziglang", "zig", "a C compiler as a wheel, where the system has none"),

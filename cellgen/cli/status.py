@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import NoReturn
 from cellgen.cli.screen import BOLD_RED, marked
 from cellgen.errors import CellgenError, Failure, UsageError
 
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
+FAILED, USAGE = 1, 2
 
 
 @contextmanager
@@ -22,8 +23,13 @@ def ending() -> Iterator[None]:
         leave(str(error), USAGE)
     except CellgenError as error:
         leave(str(error), FAILED)
-    except KeyboardInterrupt:
-        leave("interrupted", INTERRUPTED)
+    except KeyboardInterrupt as stop:
+        leave("interrupted", interrupted(stop))
+
+
+def interrupted(stop: KeyboardInterrupt) -> int:
+    """The status of a command that a signal ended, as shells count it; Ctrl-C names no signal."""
+    return 128 + (stop.args[0] if stop.args else signal.SIGINT)
 
 
 def leave_for(failures: Sequence[Failure], *, is_worse: bool = False) -> None:

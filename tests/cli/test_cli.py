@@ -11,7 +11,10 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 import xml.etree.ElementTree as ET
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +24,7 @@ from typer.testing import CliRunner
 import cellgen
 from cellgen.cells import SHIPPED
 from cellgen.cli import commands as cli
-from cellgen.cli import listing
+from cellgen.cli import doctor, listing
 from cellgen.cli.main import AT_ONCE
 from cellgen.errors import DerivationError
 from cellgen.files import tree
@@ -38,6 +41,8 @@ from tests.conftest import TYPICAL, heed_ctrl_c
 SHIPPED_NAMES = [cell.definition.name for cell in SHIPPED]
 TYPICAL_NAMES = [cell.definition.name for cell in TYPICAL]
 ROOT = Path(cellgen.__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = set(PROJECT["optional-dependencies"])
 
 MINIMAL = '''\
 from cellgen import Bias, Cell, H, I, Input, State, Weight, sigmoid, tanh
@@ -662,6 +667,21 @@ def test_doctor_says_what_cuda_kernels_have_and_what_runs_without_it(run, monkey
     assert found["cuBLAS"] == {**found["cuBLAS"], "ok": True, "text": "libm.so.6"}
 
 
+def test_doctor_says_which_extra_brings_what_is_missing(run, monkeypatch):
+    def missing(package):
+        raise metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("cellgen.runtime.triton.backend.importlib.metadata.version", missing)
+    fixes = {finding.name: finding.fix for finding in doctor.examine()}
+    assert fixes["torch"] == "pip install 'cellgen-compiler[torch]'"
+    assert fixes["triton"] == "pip install triton"
+    named = {extra for _, extra, _ in doctor.EXTRAS}
+    assert {"jax", "keras", "onnx", "weights"} <= named <= EXTRAS
+    for module, extra, _ in doctor.EXTRAS:
+        assert fixes[f"[{extra}] {module}"] == f"pip install 'cellgen-compiler[{extra}]'"
+
+
 def test_doctor_says_how_to_get_a_compiler(run, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("CC", "CELLGEN_CC"):
@@ -741,9 +761,29 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path):
     assert "Traceback" not in errors
 
 
-def test_ctrl_c_ends_a_proof_side_by_side_with_130_and_no_traceback():
+@pytest.mark.parametrize(
+    ("number", "to_all", "status"), [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143)]
+)
+def test_a_signal_ends_a_proof_side_by_side_with_a_status_and_no_traceback(number, to_all, status):
+    process, errors = proving_side_by_side()
+    (os.killpg if to_all else os.kill)(process.pid, number)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert re.sub("checking .*\n", "", errors + rest) == "cellgen: interrupted\n"
+    assert_group_is_gone(process.pid)
+
+
+def test_workers_end_with_a_proof_that_is_killed():
+    process, _ = proving_side_by_side()
+    process.kill()
+    process.communicate(timeout=60)  # workers have its stderr
+    assert_group_is_gone(process.pid)
+
+
+def proving_side_by_side() -> tuple[subprocess.Popen[str], str]:
+    """A proof of several cells whose first is over, and what it said of that."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "cellgen", "check", "elman", "lstm", "gru", "ltc"],
+        [sys.executable, "-m", "cellgen", "check", "elman", "lstm", "gru", "ltc", "-j", "2"],
         preexec_fn=heed_ctrl_c,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -753,11 +793,17 @@ def test_ctrl_c_ends_a_proof_side_by_side_with_130_and_no_traceback():
     assert process.stderr is not None
     first = process.stderr.readline()
     assert "checking" in first
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "interrupted" in errors
-    assert "Traceback" not in errors
+    return process, first
+
+
+def assert_group_is_gone(leader: int) -> None:
+    """No process is left of those that a leader of a session began."""
+    deadline = time.monotonic() + 20
+    with suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(leader, 0)
+            time.sleep(0.1)
+        pytest.fail("processes are left")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a file that is always full")

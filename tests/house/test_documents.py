@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,14 @@ def test_every_page_stands_in_the_navigation_once() -> None:
     made = ["gallery/README.md", "gallery/lstm.md"]
     listed = _listed(navigation.tree(DOCUMENTS, [*documents.pages(), *made]))
     assert sorted(listed) == sorted([*documents.pages(), *made])
+
+
+def test_every_extra_for_users_stands_on_the_page_about_installation() -> None:
+    text = (DOCUMENTS.parent / "pyproject.toml").read_text(encoding="utf-8")
+    extras = set(tomllib.loads(text)["project"]["optional-dependencies"])
+    page = (DOCUMENTS / "how-to" / "installation.md").read_text(encoding="utf-8")
+    table = "\n".join(line for line in page.split("\n") if line.startswith("|"))
+    assert set(re.findall(r"\[(\w+)\][`,]", table)) == extras - {"dev", "docs"}
 
 
 def test_every_generated_part_is_asked_for_and_holds_something() -> None:

@@ -144,13 +144,23 @@ def test_the_search_of_the_site_works_without_a_server(site, browser):
     ],
 )
 def test_the_search_lists_cells_of_that_name_or_family_first(site, browser, words, first):
+    assert set(found_first(browser, site, words)[: len(first)]) == first
+
+
+@pytest.mark.parametrize("words", ["no compiler", "without a compiler"])
+def test_the_search_for_what_many_ask_finds_its_page_first(site, browser, words):
+    assert found_first(browser, site, words)[0] == "wheels"
+
+
+def found_first(browser: Any, site: Path, words: str) -> list[str]:
+    """The pages that the search finds for words, as it lists them."""
     with opened(browser, site, "index.html") as tab:
         tab.focus(".md-search__input")
         tab.locator(".md-search__input").press_sequentially(words)
         links = tab.locator(".md-search-result__item > a:first-child")
         links.first.wait_for(state="attached", timeout=20_000)
-        found = links.evaluate_all("all => all.map(a => a.pathname.split('/').at(-1))")
-        assert {name.removesuffix(".html") for name in found[: len(first)]} == first
+        names = links.evaluate_all("all => all.map(a => a.pathname.split('/').at(-1))")
+        return [name.removesuffix(".html") for name in names]
 
 
 def test_a_tag_leads_to_the_cells_that_have_it(site, browser):

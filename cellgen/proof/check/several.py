@@ -5,12 +5,14 @@ Input: cell classes. Output: a ``Report`` for each, or the ``Failure`` that ther
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
 from typing import TypeAlias
 
 from cellgen.cells import SHIPPED
@@ -59,7 +61,7 @@ def _side_by_side(
 ) -> dict[type[Cell], Found]:
     reports: dict[type[Cell], Found] = {}
     jobs = most_processes(min(jobs, len(cells)))
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin_worker)
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin_worker)
     try:
         with interrupts_wait():
             waiting = {
@@ -69,6 +71,10 @@ def _side_by_side(
             cell = waiting[future]
             reports[cell] = _finished(cell, future)
             done(_name(cell), _state(reports[cell]))
+    except BaseException:
+        for worker in multiprocessing.active_children():
+            worker.terminate()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
     return reports
@@ -109,6 +115,15 @@ def heed_interrupts() -> None:
 def _begin_worker() -> None:
     heed_interrupts()
     turn_off()
+    threading.Thread(target=_end_with_the_first, daemon=True).start()
+
+
+def _end_with_the_first() -> None:
+    """End this worker where the process that waits for it has been killed: nobody else would."""
+    first = multiprocessing.parent_process()
+    if first is not None:
+        first.join()
+        os._exit(1)
 
 
 def _of_number(number: int, seed: int, form: str) -> Found:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from cellgen.errors import BuildError, DeviceError
@@ -32,7 +33,7 @@ class TritonBackend:
 
     def toolchain(self) -> tuple[Need, ...]:
         """Triton, PyTorch whose tensors it runs on, and the assembler of products."""
-        needs = [Need(name, _version_of(name)) for name in ("triton", "torch")]
+        needs = [Need(name, partial(_version_of, name)) for name in ("triton", "torch")]
         return (*needs, Need("ptxas", _assembler))
 
     def preparing(self) -> AbstractContextManager[None]:
@@ -67,20 +68,17 @@ HOPPER = 90
 
 def _assembler() -> str:
     """What kernels of products are assembled by for Hopper."""
-    _version_of("triton")()
+    _version_of("triton")
     try:
         return f"{take_assembler('ptxas', HOPPER)}, for sm_{HOPPER}"
     except DeviceError as error:
         raise BuildError(str(error.args[0]).replace(". Take", "; take")) from None
 
 
-def _version_of(package: str) -> Callable[[], str]:
-    """What looks for a package, and says its version."""
-
-    def look() -> str:
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            raise BuildError(f"{package} is not installed; pip install {package}") from None
-
-    return look
+def _version_of(package: str) -> str:
+    """The version of a package. Raises BuildError, which says what brings it."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        bringer = "'cellgen-compiler[torch]'" if package == "torch" else package
+        raise BuildError(f"{package} is not installed; pip install {bringer}") from None
