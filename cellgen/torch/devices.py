@@ -72,3 +72,8 @@ def known_dtype(label: str, dtype: torch.dtype | None) -> torch.dtype | None:
 def on_device(device: torch.device) -> AbstractContextManager[object]:
     """Make a device the one that kernels are launched on: Triton takes the current one."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Whether a graph of CUDA is captured, in which nothing may wait for the device."""
+    return device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())

@@ -28,7 +28,7 @@ import cellgen
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.build import cache
 from cellgen.torch.chunks.rows import Gaps
-from cellgen.torch.devices import on_device
+from cellgen.torch.devices import is_capturing, on_device
 from cellgen.torch.errors import DeviceRunError
 from cellgen.torch.launched import assembler_of
 from cellgen.torch.passes import PlanRun
@@ -62,12 +62,11 @@ Results = dict[str, Tensor]
 def prove_once(launch: FormLaunch, device: torch.device, dtype: torch.dtype) -> None:
     """Compare once for each device, configuration, type and version. Raises DeviceRunError."""
     sizes = tuple(sorted(launch.sizes.items()))
-    kind = (launch.learning, launch.gaps is not None, _resets(launch))
+    kind = (launch.learning, launch.gaps is not None, _resets(launch), launch.trains, launch.chosen)
     call = (launch.cell, launch.module.__file__, device, dtype, sizes, kind)
     if call in _proved():
         return
-    with ThreadPoolExecutor(1) as apart_from_modes:  # of grad, autocast, devices, hooks of a caller
-        apart_from_modes.submit(_prove, launch, device, dtype).result()
+    _prove(launch, device, dtype)
     _proved()[call] = True
 
 
@@ -78,12 +77,19 @@ def _proved() -> dict[object, bool]:
 
 
 def _prove(launch: FormLaunch, device: torch.device, dtype: torch.dtype) -> None:
-    device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    stated = _stated(launch, device, device_name, dtype)
-    key = "proved-" + hashlib.sha256("\n".join(stated).encode()).hexdigest()[:32]
+    device_name = name_of(device)
+    stated = _stated(launch, device, dtype)
+    key = "proved-" + cache.digest((str(place), text) for place, text in enumerate(stated))
     if cache.recall(key) is not None:
         return
-    compared, left_out = _compared(launch, device, dtype)
+    if is_capturing(device):
+        raise DeviceRunError(
+            f"{launch.cell}: the first call of these sizes compares kernels with the equations, "
+            f"which cannot be while a graph of CUDA is captured; call it once before",
+            code="device.proof",
+        )
+    with ThreadPoolExecutor(1) as apart_from_modes:  # of grad, autocast, devices, hooks of a caller
+        compared, left_out = apart_from_modes.submit(_compared, launch, device, dtype).result()
     name = max(compared, key=lambda n: compared[n][0] / compared[n][1], default="")
     version = importlib.metadata.version("triton")
     if not name:
@@ -107,29 +113,45 @@ def _prove(launch: FormLaunch, device: torch.device, dtype: torch.dtype) -> None
     cache.remember(key, facts | {"left_out": list(left_out)})
 
 
-def _stated(
-    launch: FormLaunch, device: torch.device, device_name: str, dtype: torch.dtype
-) -> tuple[str, ...]:
+def _stated(launch: FormLaunch, device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
     """All that a comparison holds for."""
-    file = Path(str(launch.module.__file__))
-    text = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
     table = torch.empty(0, dtype=torch.int32) if launch.gaps is not None else None
     arrays = {"": torch.empty(0, dtype=dtype)}
-    sizes, resets = dict(launch.sizes), _resets(launch)
-    call = PlanRun(launch.module, sizes, arrays, before=table, resets=resets)
-    assembler = assembler_of(device)
+    call = PlanRun(
+        launch.module,
+        dict(launch.sizes),
+        arrays,
+        trains=launch.trains,
+        chosen=launch.chosen.blocks,
+        before=table,
+        resets=_resets(launch),
+    )
     return (
-        launch.cell,
-        text,
-        device_name,
+        *versions(launch, device),
         str(dtype),
         str(sorted(_fewer(launch).items())),
         str(call.configuration()),
-        str(sorted(launch.learning)),
+        str(sorted(launch.learning)) if launch.trains else "without gradients",
+    )
+
+
+def versions(launch: FormLaunch, device: torch.device) -> tuple[str, ...]:
+    """The kernels of a cell, their device, and what compiles them for it."""
+    file = Path(str(launch.module.__file__))
+    assembler = assembler_of(device)
+    return (
+        launch.cell,
+        hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "",
+        name_of(device),
         f"cellgen {cellgen.__version__}, torch {torch.__version__}",
         f"triton {importlib.metadata.version('triton')}",
         assembler.release if assembler else "",
     )
+
+
+def name_of(device: torch.device) -> str:
+    """What a device is called."""
+    return str(torch.cuda.get_device_name(device) if device.type == "cuda" else device.type)
 
 
 # --- what is compared ----------------------------------------------------------------------------
@@ -253,12 +275,15 @@ def _by_torch(
 ) -> tuple[Results, Results]:
     """Results and gradients by torch's operators, and the upstream gradients, which are drawn."""
     leaves = [tensor.to(dtype).requires_grad_() for tensor in theta]
-    named = launch.exact(leaves, launch.gaps)
+    with torch.set_grad_enabled(launch.trains):
+        named = launch.exact(leaves, launch.gaps)
     results = {name: named[name] for name in launch.results}
     drawn = above or {
         name: torch.randn(r.shape, generator=generator, dtype=torch.float64).float().double()
         for name, r in results.items()
     }
+    if not launch.trains:
+        return results, dict(drawn)
     gradients = torch.autograd.grad(
         [*results.values()],
         leaves,
@@ -280,8 +305,9 @@ def _by_kernels(
 ) -> Results:
     with on_device(device), _full_products(), torch.no_grad():
         run = small.to(device).run([tensor.to(device, dtype) for tensor in theta])
-        formed = run.forward()
-        gradients = run.backward({f"d_{n}": a.to(device, dtype) for n, a in above.items()})
+        formed, gradients = run.forward(), dict[str, Tensor]()
+        if small.trains:
+            gradients = run.backward({f"d_{n}": a.to(device, dtype) for n, a in above.items()})
     return {n: formed[n] for n in small.results} | {f"d_{n}": g for n, g in gradients.items()}
 
 

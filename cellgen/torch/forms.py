@@ -65,14 +65,36 @@ def check_form(where: str, form: object) -> str:
 def results_of(name: str, fields: Sequence[str]) -> dict[str, Callable[..., Any]]:
     """Named tuples of a call's results, by the form that gave them, which ``form`` of each says.
 
-    ``assembler`` says what kernels of Triton are assembled by where the results lie.
+    ``assembler`` says what kernels of Triton are assembled by where the results lie,
+    ``configuration`` which blocks, warps and stages were chosen for them.
     """
-    classes: dict[str, Any] = {form: namedtuple(name, fields) for form in (STEP, CHUNK, SCAN)}
-    for form, made in classes.items():
-        made.form = form
-        if "assembler" not in fields:
-            made.assembler = property(_assembled_by)
-    return classes
+    return {form: _results_of(name, fields, form) for form in (STEP, CHUNK, SCAN)}
+
+
+def chosen_results(
+    classes: dict[str, Callable[..., Any]], form: str, configuration: str
+) -> Callable[..., Any]:
+    """The one of them that says what was chosen; made where it is not among them."""
+    if not configuration:
+        return classes[form]
+    key = f"{form} {configuration}"
+    if key not in classes:
+        like: Any = classes[form]
+        classes[key] = _results_of(like.__name__, like._fields, form, configuration)
+    return classes[key]
+
+
+def _results_of(
+    name: str, fields: Sequence[str], form: str, configuration: str = ""
+) -> Callable[..., Any]:
+    make: Callable[..., Any] = namedtuple
+    made = make(name, fields)
+    made.form = form
+    if "assembler" not in fields:
+        made.assembler = property(_assembled_by)
+    if "configuration" not in fields:
+        made.configuration = configuration
+    return made  # type: ignore[no-any-return]
 
 
 def _assembled_by(results: Any) -> str:
@@ -204,9 +226,10 @@ def run(
     scalars: Sequence[float],
     tables: Tables,
     flags: tuple[object, object, object],
-) -> list[Tensor | None]:
+) -> tuple[list[Tensor | None], str]:
     """Outputs of a cell over time in a form, then final states, in the order of its layout.
 
+    Beside them the configuration that was chosen for kernels of a device, in words; empty for none.
     ``flags``: reverse, zero_output_for_mask, batch_first. Raises TensorError, KindError,
     ArgumentError.
     """
@@ -231,19 +254,21 @@ def run(
     own = Options(reverse=reverse, zero_output_for_mask=zeros, every=every)
     run_in = _how_run(how.chunk, narrow, own)
     learning = frozenset(layout.theta[place].name for place in layout.learns)
-    found, like = None, theta[0].dtype
+    launched, like = None, theta[0].dtype
     if products in PRODUCTS.get(like, ()):
-        found = _launched(known, cell, theta, sizes, tables, own, learning)
-    if found is None:
-        found = cell.run(tensors, scalars_by_name, sizes, tables, run_in, learning)
-    shown, last = found
+        launched = _launched(known, cell, theta, sizes, tables, own, learning)
+    if launched is not None:
+        shown, last, configuration = launched
+    else:
+        shown, last = cell.run(tensors, scalars_by_name, sizes, tables, run_in, learning)
+        configuration = ""
     outputs = _shown(layout, shown, last, tables, reverse, wanted)
-    if not batch_first or (wanted is not None and is_last(wanted)):
-        return outputs
-    return [
-        output.transpose(0, 1) if item.over_time and output is not None else output
-        for item, output in zip(layout.outputs, outputs, strict=True)
-    ]
+    if batch_first and not (wanted is not None and is_last(wanted)):
+        outputs = [
+            output.transpose(0, 1) if item.over_time and output is not None else output
+            for item, output in zip(layout.outputs, outputs, strict=True)
+        ]
+    return outputs, configuration
 
 
 def _launched(
@@ -254,7 +279,7 @@ def _launched(
     tables: Tables,
     options: Options,
     learning: frozenset[str],
-) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
+) -> tuple[dict[str, Tensor], dict[str, Tensor], str] | None:
     """Outputs over time and final states by kernels of a device; None where there are none.
 
     Kernels see steps in the order in which they run; what they store of those that are left out is
@@ -272,19 +297,19 @@ def _launched(
     if not may_launch(known, theta):
         return None
     rows = rows_of_call(theta[0], sizes, tables, options)
-    launch = launch_of(known, sizes, theta, exact, learning, rows.gaps)
+    read = [t if n in learning else t.detach() for n, t in zip(names, theta, strict=True)]
+    launch = launch_of(known, sizes, read, exact, learning, rows.gaps)
     if launch is None:
         return None
-    read = [t if n in learning else t.detach() for n, t in zip(names, theta, strict=True)]
     read = [
         rows.ordered(tensor) if item.over_time else tensor
         for item, tensor in zip(layout.theta, read, strict=True)
     ]
     results = dict(zip(launch.results, Launched.apply(launch, *read), strict=True))
     timed = {item.name for item in layout.outputs if item.over_time}
-    return {n: rows.output(t, options.every) for n, t in results.items() if n in timed}, {
-        n: t for n, t in results.items() if n not in timed
-    }
+    outputs = {n: rows.output(t, options.every) for n, t in results.items() if n in timed}
+    last = {n: t for n, t in results.items() if n not in timed}
+    return outputs, last, launch.chosen.text
 
 
 def _look(

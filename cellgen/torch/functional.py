@@ -152,8 +152,8 @@ class CellFunction:
                 stated = (*rare, ("window", window), ("flush_denormals", flush_denormals))
                 how = how.with_options(self.layout, stated, self._options_of)
                 flags = (reverse, zero_output_for_mask, batch_first)
-                results = forms.run(self.known, how, theta, scalars, tables, flags)
-                return self.results[how.form](*results)
+                results, chosen = forms.run(self.known, how, theta, scalars, tables, flags)
+                return forms.chosen_results(self.results, how.form, chosen)(*results)
         options = (scalars, reverse, zero_output_for_mask, window, flush_denormals)
         wanted = self._asked(rare, theta, tables) if rare else None
         if is_traced:

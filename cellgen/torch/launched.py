@@ -9,7 +9,6 @@ compared with the equations on few steps (``first_use``), for compilers of devic
 from __future__ import annotations
 
 import functools
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from cellgen import api
 from cellgen.errors import BuildError
@@ -27,7 +27,8 @@ from cellgen.runtime.triton.assembler import Assembler, assembler_in_use, take_a
 from cellgen.runtime.triton.kernel import TritonKernel
 from cellgen.torch.chunks.rows import Gaps
 from cellgen.torch.devices import on_device
-from cellgen.torch.modes import is_transforming
+from cellgen.torch.memories import FIRST, Choice
+from cellgen.torch.modes import has_gradient, is_transforming
 from cellgen.torch.registry import Known
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class FormLaunch:
     """A cell's kernels for one call: names of arguments, of results, and sizes.
 
     ``call`` are the sizes of the call whose configuration is launched, where ``sizes`` are others.
-    ``gaps``: steps that are left out or begin anew.
+    ``gaps``: steps that are left out or begin anew. ``trains``: that gradients may be asked for.
+    ``chosen``: the configurations of memories.
     """
 
     cell: str
@@ -70,6 +72,8 @@ class FormLaunch:
     learning: frozenset[str]
     call: Mapping[str, int] = field(default_factory=dict)
     gaps: Gaps | None = None
+    trains: bool = True
+    chosen: Choice = FIRST
 
     @property
     def arguments(self) -> Sequence[Argument]:
@@ -98,11 +102,17 @@ class FormLaunch:
         from cellgen.torch.passes import PlanRun
 
         arrays = {n: t.detach().contiguous() for n, t in zip(self.names, theta, strict=True)}
-        sizes, gaps = dict(self.sizes), self.gaps
-        if gaps is None:
-            return PlanRun(self.module, sizes, arrays, call=self.call)
-        before, resets = gaps.before, gaps.resets
-        return PlanRun(self.module, sizes, arrays, call=self.call, before=before, resets=resets)
+        gaps = self.gaps
+        return PlanRun(
+            self.module,
+            dict(self.sizes),
+            arrays,
+            trains=self.trains,
+            chosen=self.chosen.blocks,
+            call=self.call,
+            before=None if gaps is None else gaps.before,
+            resets=gaps is None or gaps.resets,
+        )
 
 
 class Launched(torch.autograd.Function):
@@ -118,9 +128,10 @@ class Launched(torch.autograd.Function):
         with on_device(theta[0].device):
             run = launch.run(theta)
             formed = run.forward()
-        kept = run.kept()
-        ctx.launch, ctx.kept = launch, tuple(kept)
-        ctx.save_for_backward(*theta, *kept.values())
+        if launch.trains:
+            kept = run.kept()
+            ctx.launch, ctx.kept = launch, tuple(kept)
+            ctx.save_for_backward(*theta, *kept.values())
         return tuple(formed[name] for name in launch.results)
 
     @staticmethod
@@ -192,6 +203,8 @@ def may_launch(known: Known, theta: Sequence[Tensor]) -> bool:
     """Whether kernels of a device may run the tensors of a call."""
     if torch.compiler.is_compiling() or is_transforming() or known.layout.scalars:
         return False
+    if any(isinstance(tensor, FakeTensor) for tensor in theta):
+        return False
     return theta[0].device.type in DEVICES and theta[0].dtype in PRODUCTS
 
 
@@ -215,15 +228,21 @@ def launch_of(
     arch = arch_of(theta[0].device)
     if arch is not None:  # products of matrices are what assemblers have spoilt
         take_assembler(known.layout.cell, arch, multiplies=bool(plan.get("memories")))
-    names = tuple(item.name for item in known.layout.theta)
-    results = (*plan["outputs"], *plan["last"])
-    cell = known.layout.cell
-    launch = FormLaunch(cell, module, names, results, sizes, exact, known, learning, gaps=gaps)
-    if os.environ.get("CELLGEN_PROVE", "1") != "0":
-        from cellgen.torch.first_use import prove_once
+    from cellgen.torch.choice import configured
 
-        prove_once(launch, theta[0].device, theta[0].dtype)
-    return launch
+    launch = FormLaunch(
+        known.layout.cell,
+        module,
+        tuple(item.name for item in known.layout.theta),
+        (*plan["outputs"], *plan["last"]),
+        sizes,
+        exact,
+        known,
+        learning,
+        gaps=gaps,
+        trains=has_gradient(theta),
+    )
+    return configured(launch, theta)
 
 
 def arch_of(device: torch.device) -> int | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -28,15 +29,43 @@ FORWARD, BACKWARD = ("read", "last", "saved", "marks"), ("gradient",)
 UPSTREAM = ("upstream", "upstream_last")
 
 
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """Blocks, warps and stages by kernel, and the milliseconds that they were timed at."""
+
+    blocks: Mapping[str, Mapping[str, int]]
+    ms: float = 0.0
+
+    @cached_property
+    def text(self) -> str:
+        """In words; empty where nothing was chosen."""
+        kernels = (
+            f"{kernel} {' '.join(f'{name}={number}' for name, number in of.items())}"
+            for kernel, of in self.blocks.items()
+        )
+        return "; ".join([*kernels, f"{self.ms:.3g} ms"]) if self.blocks else ""
+
+
+FIRST = Choice({})
+"""The first of each list."""
+
+
+def settings_of(configuration: Row) -> dict[str, int]:
+    """Blocks, warps and stages of a configuration of the plan."""
+    of = configuration
+    return {**of["blocks"], "warps": of["warps"], "stages": of["stages"]}
+
+
 @dataclass
 class MemoryLaunches:
     """One memory over one sequence.
 
     ``sizes`` are those of the call, ``T``, ``B`` and the cell's dimensions. ``chosen`` are blocks,
-    warps and stages by kernel, beside ``{"": {"BT": 64}}``, the steps of a chunk; what it leaves
-    out is the first configuration of the plan. ``gaps``: that ``step.before`` says which steps are
-    left out or begin anew; ``resets``: that some may begin anew. ``call``: launches whose
-    configuration is taken, of other sizes.
+    warps and stages by kernel, or of all under ``""``; ``BT``, the steps of a chunk, is one for
+    all. ``READS`` of the scan: that it forms what is read, 0 leaves that to the kernel behind it.
+    What is left out is the first configuration of the plan. ``gaps``: that ``step.before`` says
+    which steps are left out or begin anew; ``resets``: that some may begin anew. ``call``: launches
+    whose configuration is taken, of other sizes.
     """
 
     module: ModuleType
@@ -56,9 +85,7 @@ class MemoryLaunches:
             for name, dims in self.plan["sizes"].items()
         }
         self.known = {**self.sizes, **counted}
-        length = self.chosen.get("", {}).get("BT") or self._length()
-        length = length if self.call is None else self.call.known["BT"]
-        self.known["BT"] = length
+        self.known["BT"] = self._length() if self.call is None else self.call.known["BT"]
         is_wide = self.dtype in (torch.float32, torch.float64)
         precision = "ieee" if is_wide else "tf32"
         resets = self.gaps and self.resets
@@ -97,38 +124,61 @@ class MemoryLaunches:
     def launch(self, launches: Sequence[Row]) -> None:
         """Launch kernels in order; buffers that are not there are made."""
         for row in launches:
-            blocks = self.blocks[row["kernel"]]
-            arguments: dict[str, object] = {p: self._at(n) for p, n in row["buffers"].items()}
-            arguments |= {name: self.known[name] for name in row["sizes"]}
-            arguments |= {name: self._constant(of, blocks) for name, of in row["constants"].items()}
-            arguments |= {name: blocks[name] for name in row["blocks"]}
-            grid = math.prod(self._count(axis, blocks) for axis in row["grid"])
-            options = {"num_warps": blocks["warps"], "num_stages": blocks["stages"]}
+            grid, arguments = self._call_of(row)
             if grid:
-                self._kernel(row["kernel"])[(grid,)](**arguments, **options)
+                self._kernel(row["kernel"])[(grid,)](**arguments)
+
+    def make(self, launches: Sequence[Row]) -> None:
+        """Make the buffers that are not there."""
+        for name in (name for row in launches for name in row["buffers"].values()):
+            self._at(name)
+
+    def compile(self, launches: Sequence[Row]) -> None:
+        """Have Triton compile kernels, which are not launched."""
+        for row in launches:
+            grid, arguments = self._call_of(row)
+            self._kernel(row["kernel"]).warmup(**arguments, grid=(max(1, grid),))
+
+    def _call_of(self, row: Row) -> tuple[int, dict[str, object]]:
+        """Programs of a launch, and what it hands over."""
+        blocks = self.blocks[row["kernel"]]
+        arguments: dict[str, object] = {p: self._at(n) for p, n in row["buffers"].items()}
+        arguments |= {name: self.known[name] for name in row["sizes"]}
+        arguments |= {name: self._constant(of, blocks) for name, of in row["constants"].items()}
+        arguments |= {name: blocks[name] for name in row["blocks"]}
+        arguments |= {"num_warps": blocks["warps"], "num_stages": blocks["stages"]}
+        return math.prod(self._count(axis, blocks) for axis in row["grid"]), arguments
 
     # --- what is chosen ---
 
-    def _length(self) -> int:
-        """Steps of a chunk: the first of the plan, less for sequences that are shorter."""
-        every = [
-            one["blocks"]["BT"]
-            for of in self.plan["configurations"].values()
-            for one in of
-            if self._fits(one)
-        ]
-        shorter = [length for length in every if length >= self.sizes["T"]]
-        return min(shorter) if shorter else int(every[0]) if every else LEAST_CHUNK
+    def lengths(self) -> list[int]:
+        """Steps of a chunk that configurations have, in the order of the plan."""
+        every = self.plan["configurations"]
+        fitting = (one for kernel in every for one in self.configurations(kernel))
+        return list(dict.fromkeys(int(one["blocks"]["BT"]) for one in fitting))
 
-    def _fits(self, one: Row) -> bool:
-        return not one["most"] or max(self.known["K"], self.known["V"]) <= one["most"]
+    def configurations(self, kernel: str) -> list[Row]:
+        """The configurations of a kernel that are meant for as many keys and values."""
+        widest = max(self.known["K"], self.known["V"])
+        every = self.plan["configurations"][kernel]
+        return [one for one in every if not one["most"] or widest <= one["most"]]
+
+    def _length(self) -> int:
+        """Steps of a chunk: what is chosen, the first of the plan, less for shorter sequences."""
+        of = (self.chosen.get(name, {}).get("BT") for name in ("", *self._kernels()))
+        chosen = next(filter(None, of), None)
+        if chosen is not None:
+            return chosen
+        every = self.lengths()
+        shorter = [length for length in every if length >= self.sizes["T"]]
+        return min(shorter) if shorter else every[0] if every else LEAST_CHUNK
 
     def _configuration(self, kernel: str) -> dict[str, int]:
-        for one in self.plan["configurations"][kernel]:
-            if one["blocks"]["BT"] == self.known["BT"] and self._fits(one):
-                settings = {**one["blocks"], "warps": one["warps"], "stages": one["stages"]}
-                return {**settings, **self.chosen.get("", {}), **self.chosen.get(kernel, {})}
         own = {"warps": 4, "stages": 1, "BT": self.known["BT"], "BK": 32, "BV": 32}
+        for one in self.configurations(kernel):
+            if one["blocks"]["BT"] == self.known["BT"]:
+                own = settings_of(one)
+                break
         return {**own, **self.chosen.get("", {}), **self.chosen.get(kernel, {})}
 
     def which(self, trains: bool) -> str:
@@ -139,9 +189,8 @@ class MemoryLaunches:
         blocks = self.blocks[scan["kernel"]]
         programs = math.prod(self._count(axis, blocks) for axis in scan["grid"])
         is_long = self.sizes["T"] > 2 * self.known["BT"]
-        if programs < FEW_PROGRAMS and is_long:
-            return "few_rows"
-        return "training" if trains else "forward"
+        reads = blocks.get("READS", not (programs < FEW_PROGRAMS and is_long))
+        return ("training" if trains else "forward") if reads else "few_rows"
 
     def _kernels(self) -> set[str]:
         passes = ("forward", "few_rows", "training", "backward")

@@ -162,8 +162,8 @@ class PlanRun:
     def resume(self, kept: Mapping[tuple[int, str], Tensor]) -> None:
         """Go on to the backward pass from what another run kept; its arguments are there."""
         self.arrays.update({name: a for (layer, name), a in kept.items() if layer == NO_MEMORY})
-        for layer, plan in enumerate(self.plan.get("memories", ())):
-            self.memories[layer] = run = self._memory(plan, plan["buffers"])
+        for layer in range(len(self.plan.get("memories", ()))):
+            self.memories[layer] = run = self.memory_of(layer)
             run.arrays |= {name: a for (of, name), a in kept.items() if of == layer}
 
     def operations(self, operations: Sequence[Operation]) -> None:
@@ -235,7 +235,8 @@ class PlanRun:
                 is_split = bool(one["whole"]) and cut.grid[2] > 1
                 rows.append((one["kernel"], cut.lanes, cut.ahead, is_split))
         for plan in self.plan.get("memories", ()):
-            memory = MemoryLaunches(self.module, plan, self.sizes, self.like.dtype, CPU)
+            kind = (self.like.dtype, CPU)
+            memory = MemoryLaunches(self.module, plan, self.sizes, *kind, chosen=self.chosen)
             rows.append((memory.which(self.trains), sorted(memory.blocks.items())))
         return tuple(map(str, rows))
 
@@ -261,7 +262,7 @@ class PlanRun:
         layer = one["layer"]
         buffers = self.plan["memories"][layer]["buffers"]
         if not one["is_back"]:
-            self.memories[layer] = run = self._memory(self.plan["memories"][layer], buffers)
+            self.memories[layer] = run = self.memory_of(layer)
             for name, buffer in buffers.items():
                 if buffer["role"] in ("read", "last"):
                     self._lend(run, name)
@@ -279,14 +280,18 @@ class PlanRun:
             total = array.reshape(self._shape(f"d_{of}")).to(self._dtype(f"d_{of}"))
             self.arrays[f"d_{of}"] = self.arrays[f"d_{of}"] + total if of in one["adds"] else total
 
-    def _memory(self, plan: Operation, buffers: Operation) -> MemoryLaunches:
+    def memory_of(self, layer: int) -> MemoryLaunches:
+        """The launches of a memory, with what they take."""
+        plan, chosen = self.plan["memories"][layer], self.chosen
         kind = (self.like.dtype, self.like.device)
-        of = [MemoryLaunches(self.module, plan, self.call, *kind)] if self.call else [None]
-        gaps, resets, call = self.before is not None, self.resets, of[0]
+        call = None
+        if self.call:
+            call = MemoryLaunches(self.module, plan, self.call, *kind, chosen=chosen)
+        gaps, resets = self.before is not None, self.resets
         kind_of = ClearedLaunches if gaps and resets else MemoryLaunches
-        run = kind_of(self.module, plan, self.sizes, *kind, gaps, resets, self.chosen, {}, call)
+        run = kind_of(self.module, plan, self.sizes, *kind, gaps, resets, chosen, {}, call)
         run.arrays[STEP_BEFORE] = self.arrays[STEP_BEFORE]
-        for name, buffer in buffers.items():
+        for name, buffer in plan["buffers"].items():
             if buffer["role"] in ("stream", "first"):
                 run.arrays[name] = self._laid(run, name, self.arrays[buffer["of"]])
         return run

@@ -1,0 +1,305 @@
+"""The choice of configurations at the first call, with planted times, in Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import cellgen.torch  # noqa: E402
+from cellgen.runtime.build import cache  # noqa: E402
+from cellgen.runtime.progress import CallProgress  # noqa: E402
+from cellgen.torch import choice, first_use, launched  # noqa: E402
+from cellgen.torch.choice import Candidate  # noqa: E402
+from cellgen.torch.errors import DeviceRunError  # noqa: E402
+from tests.torch.drawn import drawn  # noqa: E402
+
+SIZES = {"T": 3, "B": 2, "N": 2, "K": 16, "D": 16, "I": 8}
+WARPS, LENGTHS = (4, 2), (16, 32)
+
+
+@dataclass
+class Planted:
+    """A timer that looks a time up: by steps of a chunk, kernel, and settings."""
+
+    times: dict[tuple[object, ...], float] = field(default_factory=dict)
+    fails: set[tuple[object, ...]] = field(default_factory=set)
+    prepared: list[Candidate] = field(default_factory=list)
+    timed: list[Candidate] = field(default_factory=list)
+
+    def prepare(self, candidates: Sequence[Candidate], bar: CallProgress) -> None:
+        self.prepared += candidates
+
+    def time(self, candidate: Candidate) -> float:
+        self.timed.append(candidate)
+        words = [candidate.kernel.partition("_")[2], *candidate.settings.items()]
+        reads = [row["constants"].get("READS") for row in candidate.rows]
+        words += ["reads"] * (True in reads) + ["only writes"] * (reads == [False])
+        if any(set(of) <= set(words) for of in self.fails):
+            raise RuntimeError("out of resource: shared memory")
+        return 1.0 + sum(ms for of, ms in self.times.items() if set(of) <= set(words))
+
+
+@pytest.fixture(autouse=True)
+def facts(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, dict[str, object]]]:
+    """What is remembered in place of the cache's files."""
+    kept: dict[str, dict[str, object]] = {}
+    monkeypatch.setattr(launched, "DEVICES", {"cpu"})
+    monkeypatch.setattr(first_use, "STEPS", 5)
+    monkeypatch.setenv("CELLGEN_PROVE", "0")
+    monkeypatch.setenv("CELLGEN_TUNE", "1")
+    plan = launched.module_of(cellgen.torch.function("gla").known).PLAN  # that keeps facts, too
+    monkeypatch.setattr(cache, "recall", kept.get)
+    monkeypatch.setattr(cache, "remember", kept.__setitem__)
+    for memory in plan["memories"]:
+        few = {kernel: configurations(kernel) for kernel in memory["configurations"]}
+        monkeypatch.setitem(memory, "configurations", few)
+    forget()
+    with np.errstate(all="ignore"):  # the interpreter computes lanes that are masked, too
+        yield kept
+    forget()
+
+
+def configurations(kernel: str) -> tuple[dict[str, object], ...]:
+    """Two of each length."""
+    keys = {"BK": 16} if kernel.endswith("gradients") else {}
+    return tuple(
+        {"blocks": {"BT": length, "BV": 16, **keys}, "warps": w, "stages": 1, "most": 64}
+        for length in LENGTHS
+        for w in WARPS
+    )
+
+
+def forget() -> None:
+    first_use._proved.cache_clear()
+    choice._chosen.cache_clear()
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, **own: object) -> Planted:
+    timer = Planted(**own)
+    monkeypatch.setattr(choice, "timer_of", lambda device: timer)
+    return timer
+
+
+def called(trains: bool = True, **sizes: int) -> object:
+    cell = cellgen.torch.function("gla", form="chunk")
+    tensors = drawn(cell, **(SIZES | sizes))
+    with torch.set_grad_enabled(trains):
+        return cell(**tensors)
+
+
+def taken(result: object) -> dict[str, dict[str, int]]:
+    """Blocks by kernel, from the words of a result."""
+    rows = [row.split() for row in result.configuration.split("; ")[:-1]]
+    pairs = {name: [one.split("=") for one in of] for name, *of in rows}
+    return {name.partition("_")[2]: {n: int(m) for n, m in of} for name, of in pairs.items()}
+
+
+def test_each_kernel_takes_the_least_time_and_both_passes_one_length(
+    monkeypatch: pytest.MonkeyPatch, facts: dict[str, dict[str, object]]
+) -> None:
+    """Chunks of 16 are best for the forward pass, of 32 for both."""
+    timer = planted(
+        monkeypatch,
+        times={
+            ("scan", ("BT", 32)): 1.0,
+            ("gradients", ("BT", 16)): 9.0,
+            ("scan", ("warps", 2)): 0.5,
+            ("back", ("warps", 4)): 0.5,
+        },
+    )
+    both = taken(called())
+    assert {of["BT"] for of in both.values()} == {32}
+    assert both["scan"]["warps"] == 4
+    assert both["back"]["warps"] == 2
+    assert both.keys() == {"scan", "back", "gradients"}
+    assert timer.prepared == timer.timed
+    forward = taken(called(trains=False))
+    assert {of["BT"] for of in forward.values()} == {16}
+    assert forward.keys() == {"scan"}
+    assert len(facts) == 2  # a call that does not train has a choice of its own
+
+
+def test_what_is_chosen_gives_the_results_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, times={("scan", "reads"): 9.0})
+    cell = cellgen.torch.function("gla", form="chunk")
+    tensors = drawn(cell, **(SIZES | {"T": 20}))
+    result, expected = cell(**tensors), cell(**tensors, form="step")
+    assert taken(result)["scan"]["READS"] == 0  # by the kernel behind it
+    assert "outputs" in taken(result)
+    assert torch.allclose(result.h, expected.h, rtol=1e-11, atol=1e-13)
+    assert expected.configuration == ""
+    leaves = [t for t in tensors.values() if t.requires_grad]
+    gradients = (torch.autograd.grad(r.h.sum(), leaves) for r in (result, expected))
+    for a, b in zip(*gradients, strict=True):
+        assert torch.allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_what_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(
+        monkeypatch,
+        fails={("scan", ("BT", 16)), ("back", ("BT", 32), ("warps", 2))},
+        times={(("BT", 32),): 1.0},
+    )
+    chosen = taken(called())
+    assert {of["BT"] for of in chosen.values()} == {32}
+    assert chosen["back"]["warps"] == 4
+
+
+def test_where_nothing_runs_the_first_of_each_list_is_taken_and_nothing_kept(
+    monkeypatch: pytest.MonkeyPatch, facts: dict[str, dict[str, object]]
+) -> None:
+    planted(monkeypatch, fails={("scan",)})
+    assert called().configuration == ""
+    assert facts == {}
+
+
+def test_a_choice_is_kept_for_calls_alike_and_in_the_cache(
+    monkeypatch: pytest.MonkeyPatch, facts: dict[str, dict[str, object]]
+) -> None:
+    timer = planted(monkeypatch, times={(("BT", 32),): 1.0})
+    first = called().configuration
+    many = len(timer.timed)
+    assert called(T=2).configuration == first  # between the same powers of two
+    called(T=4)
+    assert len(timer.timed) == 2 * many
+    forget()  # another process
+    assert called().configuration == first
+    assert len(timer.timed) == 2 * many
+    monkeypatch.setattr(torch, "__version__", "0")
+    forget()
+    called()
+    assert len(timer.timed) == 3 * many
+    assert all(key.startswith("chosen-") and cache.OWN.search(key) for key in facts)
+
+
+def test_a_wrong_configuration_is_replaced_by_the_next_best(
+    monkeypatch: pytest.MonkeyPatch,
+    facts: dict[str, dict[str, object]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("CELLGEN_PROVE", "1")
+    timer = planted(monkeypatch, times={(("warps", 2),): 1.0})
+    compared: list[launched.FormLaunch] = []
+
+    def refuse_four_warps(launch: launched.FormLaunch, *_: object) -> None:
+        compared.append(launch)
+        if any(of.get("warps") == 4 for of in launch.chosen.blocks.values()):
+            raise DeviceRunError("gla: h is 1.0 from the equations", code="device.proof")
+
+    monkeypatch.setattr(choice, "prove_once", refuse_four_warps)
+    monkeypatch.setattr(choice, "MOST_COMPARED", 9)
+    assert {of["warps"] for of in taken(called()).values()} == {2}
+    assert len(compared) > 1
+    assert "gla: h is 1.0 from the equations; the next best configuration is taken" in caplog.text
+    many = len(timer.timed)
+    compared.clear()
+    forget()
+    called()  # what was wrong is remembered
+    assert len(compared) == 1
+    assert len(timer.timed) == many
+
+
+def test_where_every_configuration_is_wrong_the_best_one_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CELLGEN_PROVE", "1")
+    planted(monkeypatch)
+    numbers = iter(range(9))
+
+    def refuse(*_: object) -> None:
+        raise DeviceRunError(f"wrong {next(numbers)}", code="device.proof")
+
+    monkeypatch.setattr(choice, "prove_once", refuse)
+    with pytest.raises(DeviceRunError, match="wrong 0"):
+        called()
+    assert next(numbers) == choice.MOST_COMPARED
+
+
+def test_the_comparison_is_of_what_was_chosen(
+    monkeypatch: pytest.MonkeyPatch, facts: dict[str, dict[str, object]]
+) -> None:
+    monkeypatch.setenv("CELLGEN_PROVE", "1")
+    planted(monkeypatch, times={(("BT", 16),): 1.0, (("warps", 2),): 1.0})
+    called()
+    (proved,) = [fact for key, fact in facts.items() if key.startswith("proved-")]
+    stated = "\n".join(proved["stated"])
+    assert "'BT': 32" in stated
+    assert "'BT': 16" not in stated
+    assert "'warps': 2" not in stated
+
+
+@pytest.mark.parametrize("how", ["variable", "deterministic", "no device", "capture"])
+def test_where_nothing_is_chosen_the_first_of_each_list_is_taken(
+    how: str, monkeypatch: pytest.MonkeyPatch, facts: dict[str, dict[str, object]]
+) -> None:
+    timer = planted(monkeypatch)
+    if how == "variable":
+        monkeypatch.setenv("CELLGEN_TUNE", "0")
+    if how == "deterministic":
+        monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    if how == "no device":
+        monkeypatch.setattr(choice, "timer_of", lambda device: None)
+    if how == "capture":
+        monkeypatch.setattr(choice, "is_capturing", lambda device: True)
+    assert called().configuration == ""
+    assert timer.timed == []
+    assert facts == {}
+
+
+def test_in_a_capture_what_is_known_is_taken(
+    monkeypatch: pytest.MonkeyPatch, facts: dict[str, dict[str, object]]
+) -> None:
+    timer = planted(monkeypatch)
+    first, many = called().configuration, len(timer.timed)
+    forget()
+    monkeypatch.setattr(choice, "is_capturing", lambda device: True)
+    assert called().configuration == first
+    assert len(timer.timed) == many
+
+
+def test_a_first_use_in_a_capture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELLGEN_PROVE", "1")
+    monkeypatch.setattr(first_use, "is_capturing", lambda device: True)
+    planted(monkeypatch)
+    monkeypatch.setattr(choice, "is_capturing", lambda device: True)
+    with pytest.raises(DeviceRunError, match=r"gla: .* a graph of CUDA is captured; call it"):
+        called()
+
+
+def test_fake_tensors_go_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    timer = planted(monkeypatch)
+    with FakeTensorMode():
+        cell = cellgen.torch.function("gla", form="chunk")
+        tensors = {
+            item.name: torch.empty(cell.layout.shape(item.name, SIZES), dtype=torch.float64)
+            for item in cell.layout.theta
+        }
+        result = cell(**tensors)
+    assert result.configuration == ""
+    assert result.h.shape[:2] == (3, 2)
+    assert timer.timed == []
+
+
+def test_a_call_without_gradients_saves_nothing_and_compares_no_gradient(
+    monkeypatch: pytest.MonkeyPatch, facts: dict[str, dict[str, object]]
+) -> None:
+    monkeypatch.setenv("CELLGEN_PROVE", "1")
+    planted(monkeypatch)
+    passes: list[bool] = []
+    own = first_use.PlanRun.backward
+    monkeypatch.setattr(
+        first_use.PlanRun, "backward", lambda run, above: passes.append(True) or own(run, above)
+    )
+    result = called(trains=False)
+    assert not result.h.requires_grad
+    assert passes == []
+    called()
+    assert passes
