@@ -1,143 +1,37 @@
-"""The cells that ship: declarations and nothing else."""
+"""The cells that ship: declarations and nothing else.
 
-from cellgen.cells.antisymmetric_rnn import AntisymmetricRNN
-from cellgen.cells.augru import AUGRU
-from cellgen.cells.brc import BRC
-from cellgen.cells.cfc import CfC
-from cellgen.cells.co_rnn import CoRNN
-from cellgen.cells.delta_net import (
-    Comba,
-    DeltaNet,
-    DeltaProduct,
-    GatedDeltaNet,
-    GatedDeltaNet2,
-    KimiDeltaAttention,
-)
-from cellgen.cells.elman import Elman, ElmanRelu
-from cellgen.cells.fast_grnn import FastGRNN
-from cellgen.cells.gru import GRU
-from cellgen.cells.gru_block_cell import GRUBlockCell
-from cellgen.cells.gru_d import GRUD
-from cellgen.cells.gru_reset_before import GRUResetBefore
-from cellgen.cells.ind_rnn import IndRNN, IndRNNRelu
-from cellgen.cells.janet import JANET
-from cellgen.cells.layer_norm import LayerNormGRU, LayerNormLSTM
-from cellgen.cells.lem import LEM
-from cellgen.cells.li_gru import LiGRU
-from cellgen.cells.lif import LIF
-from cellgen.cells.linear_attention import HGRN2, GatedLinearAttention, RetNet
-from cellgen.cells.lmu import LMU
-from cellgen.cells.lru import LRU
-from cellgen.cells.lstm import CIFG, LSTM, LSTMPeephole
-from cellgen.cells.lstm_block_cell import (
-    LSTMBlockCell,
-    LSTMBlockCellExactClip,
-    LSTMBlockCellNoPeephole,
-    LSTMBlockCellNoPeepholeExactClip,
-)
-from cellgen.cells.lstm_projection import LSTMProjection
-from cellgen.cells.ltc import LTC
-from cellgen.cells.m2rnn import M2RNN
-from cellgen.cells.mamba import Mamba, Mamba2, Mamba3
-from cellgen.cells.mgu import MGU
-from cellgen.cells.minimal import MinGRU, MinGRULog, MinLSTM
-from cellgen.cells.mlstm import MLSTM, MLSTMSigmoid
-from cellgen.cells.multiplicative_lstm import MultiplicativeLSTM
-from cellgen.cells.nested_lstm import NestedLSTM
-from cellgen.cells.on_lstm import ONLSTM
-from cellgen.cells.para_rnn import ParaGRU, ParaLSTM
-from cellgen.cells.phased_lstm import PhasedLSTM
-from cellgen.cells.qrnn import QRNN
-from cellgen.cells.ran import RAN
-from cellgen.cells.recurrent_highway import RecurrentHighway2Full, RecurrentHighway3
-from cellgen.cells.rg_lru import RGLRU, Hawk
-from cellgen.cells.rwkv import RWKV4, RWKV6, RWKV7
-from cellgen.cells.s5 import S5
-from cellgen.cells.slstm import SLSTM, SLSTMExp, SLSTMExpHeads, SLSTMHeads
-from cellgen.cells.spiking import ALIF, Izhikevich
-from cellgen.cells.sru import SRU, SRUProjection
-from cellgen.cells.ttt import Titans, TTTLinear
-from cellgen.cells.ugrnn import UGRNN
+All are imported once one is asked for here, or ``SHIPPED``; a module that declares some alone, by
+its full name, as ``cellgen.cells.lstm``.
+"""
 
-SHIPPED = (
-    Elman,
-    ElmanRelu,
-    GRU,
-    GRUBlockCell,
-    GRUResetBefore,
-    LSTM,
-    LSTMPeephole,
-    LSTMBlockCell,
-    LSTMBlockCellNoPeephole,
-    LSTMBlockCellExactClip,
-    LSTMBlockCellNoPeepholeExactClip,
-    CIFG,
-    LSTMProjection,
-    LayerNormLSTM,
-    LayerNormGRU,
-    MultiplicativeLSTM,
-    SLSTM,
-    SLSTMExp,
-    SLSTMHeads,
-    SLSTMExpHeads,
-    AUGRU,
-    MGU,
-    JANET,
-    LiGRU,
-    UGRNN,
-    RAN,
-    BRC,
-    IndRNN,
-    IndRNNRelu,
-    SRU,
-    SRUProjection,
-    QRNN,
-    MinGRU,
-    MinGRULog,
-    MinLSTM,
-    RecurrentHighway3,
-    RecurrentHighway2Full,
-    CfC,
-    LTC,
-    CoRNN,
-    LEM,
-    FastGRNN,
-    AntisymmetricRNN,
-    LRU,
-    LIF,
-    MLSTM,
-    DeltaNet,
-    GatedDeltaNet,
-    TTTLinear,
-    GatedLinearAttention,
-    RetNet,
-    Mamba,
-    Mamba2,
-    RWKV4,
-    RWKV6,
-    RWKV7,
-    RGLRU,
-    S5,
-    GRUD,
-    PhasedLSTM,
-    ONLSTM,
-    LMU,
-    NestedLSTM,
-    ALIF,
-    Izhikevich,
-    ParaGRU,
-    ParaLSTM,
-    KimiDeltaAttention,
-    GatedDeltaNet2,
-    DeltaProduct,
-    HGRN2,
-    MLSTMSigmoid,
-    Titans,
-    Hawk,
-    Comba,
-    Mamba3,
-    M2RNN,
-)
-"""Every cell that ``cellgen build`` builds when none is named."""
+from __future__ import annotations
 
-__all__ = ["SHIPPED", *(name for name, value in globals().items() if value in SHIPPED)]
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from cellgen.runtime.imports import whole_imports
+
+if TYPE_CHECKING:
+    from cellgen.cells.shipped import *
+    from cellgen.cells.shipped import SHIPPED as SHIPPED
+
+
+def ships(cell: type[object]) -> bool:
+    """Tell whether a class is a cell that ships; none of them is imported for an author's own."""
+    return cell.__module__.startswith(f"{__name__}.") and cell in _shipped().SHIPPED
+
+
+def __getattr__(name: str) -> object:
+    if name == "__all__" or (not name.startswith("__") and name in _shipped().__all__):
+        return getattr(_shipped(), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_shipped().__all__})
+
+
+def _shipped() -> ModuleType:
+    with whole_imports():
+        return importlib.import_module("cellgen.cells.shipped")

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -24,13 +25,15 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from cellgen.cli.doctor import Finding
 from cellgen.cli.screen import BOLD, BOLD_RED, GREEN, PIPE_WIDTH, YELLOW, columns, marked
-from cellgen.files.make import Outcome
-from cellgen.files.tree import Difference
-from cellgen.proof.check import Report
 from cellgen.runtime.progress import without_bars
 from cellgen.views.layout import broken, fitted
+
+if TYPE_CHECKING:
+    from cellgen.cli.doctor import Finding
+    from cellgen.files.make import Outcome
+    from cellgen.files.tree import Difference
+    from cellgen.proof.check import Report
 
 VERDICTS = {"ok": GREEN, "failed": BOLD_RED, "skipped": YELLOW}
 LEAST_NOTES = 40

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellgen.cells import SHIPPED
+import cellgen.cells
 from cellgen.errors import BuildError, UsageError
 from cellgen.files import stubs
 from cellgen.runtime.backend import DEFAULT
@@ -93,7 +93,7 @@ def refuse_shipped_names(folder: Path, sources: Iterable[Source]) -> None:
 
 
 def _shipped() -> set[str]:
-    return {cell.definition.name for cell in SHIPPED}
+    return {cell.definition.name for cell in cellgen.cells.SHIPPED}
 
 
 def _is_shipped(source: Source) -> bool:
@@ -255,7 +255,8 @@ def _stale_cells(folder: Path) -> list[Difference]:
     stale = []
     for path in sorted(folder.glob("*/__init__.py")):
         origin = ORIGIN.search(read_text(path) or "")
-        if path.parent.name not in _shipped() and origin and origin[1].startswith(SHIPPED_ORIGIN):
+        is_ours = origin and origin[1].startswith(SHIPPED_ORIGIN)
+        if is_ours and path.parent.name not in _shipped():
             why = f"{_near(path.parent)} is of a cell that no longer ships; remove it"
             stale.append(Difference(path.parent, why, is_diff=False))
     return stale

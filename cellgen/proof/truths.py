@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from cellgen.cells import SHIPPED
+from cellgen.cells import ships
 from cellgen.errors import ArgumentError
 from cellgen.language.cell import Cell, definition_of
 from cellgen.proof.logistic import sigmoid
@@ -451,7 +451,7 @@ def truth_of(cell: type[Cell]) -> Truth | None:
     own = cell.__dict__.get("reference")
     if own is not None:
         return _called_by_names(cell, getattr(own, "__func__", own))
-    return TRUTHS.get(definition_of(cell).name) if cell in SHIPPED else None
+    return TRUTHS.get(definition_of(cell).name) if ships(cell) else None
 
 
 def _called_by_names(cell: type[Cell], reference: Callable[..., object]) -> Truth:

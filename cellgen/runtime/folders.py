@@ -8,8 +8,10 @@ writes it: whoever needs such a text generates it.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from cellgen.runtime.abi import Interface
 from cellgen.runtime.build import cache
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.interface_file import FILE, interface_of
+from cellgen.runtime.paths import generated_folder
 
 LISTED = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<cell>\w+)/(?P<file>[\w.]+)")
 
@@ -107,6 +110,15 @@ def read_files(folder: Path, suffix: str, target: str) -> SourceFiles:
         )
     texts = {file.name: file.read_text(encoding="utf-8")}
     return SourceFiles.gather(folder.name, texts, folder, folder.parent / "include")
+
+
+def origin_of(name: str) -> str:
+    """What a cell that ships was declared as, ``module:Class``; nothing where none is so called."""
+    with suppress(BuildError, OSError, ValueError, KeyError):
+        if name.isidentifier():
+            file = generated_folder() / name / FILE
+            return str(json.loads(file.read_text(encoding="utf-8"))["origin"])
+    return ""
 
 
 def read_interface(folder: Path) -> Interface:

@@ -13,17 +13,19 @@ import sys
 import traceback
 import types
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import cast
 
+import cellgen.cells
 from cellgen import accept
-from cellgen.cells import SHIPPED
 from cellgen.errors import CellgenError, DeclarationError, Failure, UsageError
 from cellgen.language.cell import Cell, CellMeta
 from cellgen.language.cell.packaged import packaged_cell
 from cellgen.language.lines import SourceLine
 from cellgen.language.misuse import explanation
+from cellgen.runtime.folders import origin_of
 
 Cells = tuple[type[Cell], ...]
 
@@ -38,7 +40,7 @@ def find_each(selectors: Sequence[str]) -> tuple[Cells, list[Failure]]:
         UsageError: two cells of one name.
     """
     if not selectors:
-        return SHIPPED, []
+        return shipped(), []
     cells: dict[type[Cell], None] = {}
     failures = []
     for selector in dict.fromkeys(selectors):
@@ -67,6 +69,11 @@ def find_one(selector: str) -> type[Cell]:
     return cells[0]
 
 
+def shipped() -> Cells:
+    """Return every cell that ships; to import all of them takes a second."""
+    return cellgen.cells.SHIPPED
+
+
 def is_file(selector: str) -> bool:
     """Tell whether a selector means an author's file rather than a cell that ships."""
     path = _split(selector)[0]
@@ -82,10 +89,21 @@ def _select(selector: str) -> Cells:
     if is_packaged(selector):
         return (packaged_cell(selector, UsageError),)
     if not is_file(selector):
-        return (_among(selector, SHIPPED, "no cell that ships"),)
+        return (_shipped(selector),)
     path, name = _split(selector)
     cells = load_file(Path(path))
     return (_among(name, cells, f"no cell in {path}"),) if name else cells
+
+
+def _shipped(name: str) -> type[Cell]:
+    """Find a cell that ships; one that is called as its folder is, without the others."""
+    module, _, class_name = origin_of(name).partition(":")
+    if module.startswith(f"{cellgen.cells.__name__}."):
+        with suppress(ImportError, AttributeError):  # sources that are not of today's cells
+            cell: type[Cell] = getattr(import_module(module), class_name)
+            if cell.definition.name == name:
+                return cell
+    return _among(name, shipped(), "no cell that ships")
 
 
 def _split(selector: str) -> tuple[str, str]:

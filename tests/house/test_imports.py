@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+import cellgen
+from cellgen.cells import SHIPPED, ships
 from cellgen.runtime.imports import whole_imports
+from cellgen.views.find import find_one
+from tests.conftest import Attend
 
 PACKAGE = """
 import subprocess
@@ -75,6 +79,39 @@ def test_the_cells_that_ship_are_there_without_an_import_of_their_own() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout == "GRU\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("show", "lstm"), ("explain", "my_cell.py"), ("build", "my_cell.py"), ("check", "my_cell.py")],
+    ids=" ".join,
+)
+def test_who_asks_for_one_cell_does_not_wait_for_all(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    declared = "class MyCell(Cell):\n    x, h_prev, w = Input(H), State(H), Weight(H, H)\n"
+    cell = f"from cellgen import *\n{declared}    h = tanh(x @ w + h_prev)\n"
+    (tmp_path / "my_cell.py").write_text(cell)
+    program = (
+        "import sys\n"
+        "from cellgen.cli.main import main\n"
+        f"sys.argv = {['cellgen', *words]!r}\n"
+        "try:\n    main()\n"
+        "finally:\n    print('cellgen.cells.shipped' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert done.stderr.endswith("False\n")
+
+
+def test_cells_are_found_by_the_names_of_their_folders() -> None:
+    for cell in SHIPPED:
+        assert find_one(cell.definition.name) is cell
+        assert ships(cell)
+    assert find_one("LSTM") is find_one("lstm") is cellgen.cells.LSTM
+    assert {"LSTM", "SHIPPED"} <= {*dir(cellgen.cells)}
+    assert not any(map(ships, (type("LSTM", (), {}), Attend)))
 
 
 def said_by(code: str) -> str:
