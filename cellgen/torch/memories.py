@@ -158,10 +158,12 @@ class MemoryLaunches:
         return list(dict.fromkeys(int(one["blocks"]["BT"]) for one in fitting))
 
     def configurations(self, kernel: str) -> list[Row]:
-        """The configurations of a kernel that are meant for as many keys and values."""
+        """The configurations of a kernel that are meant for so many keys and values."""
         widest = max(self.known["K"], self.known["V"])
         every = self.plan["configurations"][kernel]
-        return [one for one in every if not one["most"] or widest <= one["most"]]
+        fitting = [one for one in every if not one["most"] or widest <= one["most"]]
+        least = min((one["most"] for one in fitting), default=0)
+        return [one for one in fitting if one["most"] == least]
 
     def _length(self) -> int:
         """Steps of a chunk: what is chosen, the first of the plan, less for shorter sequences."""
@@ -170,7 +172,7 @@ class MemoryLaunches:
         if chosen is not None:
             return chosen
         every = self.lengths()
-        shorter = [length for length in every if length >= self.sizes["T"]]
+        shorter = [length for length in every if self.sizes["T"] <= length < every[0]]
         return min(shorter) if shorter else every[0] if every else LEAST_CHUNK
 
     def _configuration(self, kernel: str) -> dict[str, int]:
