@@ -8,6 +8,7 @@ around the replay of a graph, medians of rounds in which all sides take turns. B
 recurrence alone by the kernels of the generated Triton module, by flash-linear-attention and by
 mlstm_kernels where they are installed (``pip install fla-core mlstm_kernels``), a copy of as many
 bytes as a pass reads and writes at least. ``device_forms_right.py`` compares all element types.
+Kernels are those that a call takes at its first use, which is before anything is timed.
 ``whole cell`` has the products with weights, ``recurrence`` has not: compare like with like.
 
 Each record is written when it is there, a part that takes long loses its rounds, not the others.
@@ -21,11 +22,13 @@ import functools
 import importlib
 import importlib.util
 import json
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
@@ -35,6 +38,7 @@ import cellgen.torch
 from cellgen.cells import SHIPPED
 from cellgen.program.chunks import form_over_time
 from cellgen.program.interpret import shape_sizes
+from cellgen.torch.launched import launch_of
 
 LIMIT_S = 225.0
 ROUNDS = 9
@@ -185,6 +189,20 @@ def few_configurations() -> None:
     tuner.__init__ = begin_with_few
 
 
+@functools.cache
+def chosen(
+    name: str, shape: Shape, device: str, dtype: torch.dtype, trains: bool
+) -> Mapping[str, Mapping[str, int]]:
+    """What a call of a cell takes, which is timed where it is not known."""
+    cell = cellgen.torch.function(name, form=form_of(name))
+    given = arguments(name, shape, device, dtype)
+    theta = [given[item].requires_grad_(trains) for item in cell.names]
+    with mock.patch.dict(os.environ, CELLGEN_PROVE="0"):
+        sizes = cell.layout.sizes(theta)
+        launch = launch_of(cell.known, sizes, theta, lambda *_: {}, frozenset(cell.names))
+    return launch.chosen.blocks if launch is not None else {}
+
+
 def by_triton(name: str, shape: Shape, device: str, dtype: torch.dtype) -> tuple[Call, Call]:
     """A whole cell by the kernels of its generated Triton module."""
     from cellgen.torch.passes import PlanRun
@@ -193,13 +211,14 @@ def by_triton(name: str, shape: Shape, device: str, dtype: torch.dtype) -> tuple
     given = arguments(name, shape, device, dtype)
     lengths = _lengths(name, shape) | {"T": shape.T, "B": shape.B}
 
-    def forward() -> PlanRun:
-        run = PlanRun(module, dict(lengths), dict(given))
+    def forward(trains: bool = False) -> PlanRun:
+        blocks = chosen(name, shape, device, dtype, trains)
+        run = PlanRun(module, dict(lengths), dict(given), trains=trains, chosen=blocks)
         run.forward()
         return run
 
     def both() -> object:
-        run = forward()
+        run = forward(trains=True)
         above = {f"d_{n}": run.arrays[n] for n in run.plan["outputs"]}
         return run.backward(above)
 
@@ -220,7 +239,8 @@ def recurrence_by_triton(
 
     def run_of(trains: bool) -> PlanRun:
         if trains not in runs:
-            runs[trains] = run = PlanRun(module, dict(sizes), dict(arrays), trains=trains)
+            how = {"trains": trains, "chosen": chosen(name, shape, device, dtype, trains)}
+            runs[trains] = run = PlanRun(module, dict(sizes), dict(arrays), **how)
             run.forward()
             if trains:
                 for output in run.plan["outputs"]:
