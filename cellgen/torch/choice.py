@@ -297,8 +297,9 @@ def _times(
     All launches share their arrays, but for shares of gradients, as many as blocks are.
     """
     arrays, buffers = dict(memory.arrays), memory.plan["buffers"]
+    numbers = torch.Generator(memory.device).manual_seed(0)  # a caller's own stay as they were
     for name in (n for n, b in buffers.items() if b["role"] in UPSTREAM):
-        arrays[name] = memory.new(name).normal_()
+        arrays[name] = memory.new(name).normal_(generator=numbers)
     shared = [name for name, buffer in buffers.items() if buffer["shares"]]
     wanted = {_key(k, rows): (k, rows) for of in passes.values() for k, rows in of.items()}
     candidates: list[tuple[Key, Candidate]] = []

@@ -113,7 +113,9 @@ def test_each_kernel_takes_the_least_time_and_both_passes_one_length(
             ("back", ("warps", 4)): 0.5,
         },
     )
+    before = torch.get_rng_state()
     both = taken(called())
+    assert torch.equal(torch.get_rng_state(), before)
     assert {of["BT"] for of in both.values()} == {32}
     assert both["scan"]["warps"] == 4
     assert both["back"]["warps"] == 2
