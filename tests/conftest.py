@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache as once
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,7 @@ from cellgen.runtime.build.compiler import CompilerInfo
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import Step
 from cellgen.runtime.host import threads
+from tests.cover import cover, of_all
 
 Arrays = dict[str, np.ndarray]
 
@@ -234,8 +236,6 @@ class Contexts(Cell):
     h = (1 - rate) * h_prev + rate * gain * a + shift * exp(-gain)
 
 
-SHIPPED_NAMES = frozenset(cell.definition.name for cell in SHIPPED)
-
 TYPICAL = (*SHIPPED[:11], AntisymmetricRNN)
 """Cells with which the compiler is tested; every cell that ships is proved once, by ``check``."""
 
@@ -293,55 +293,66 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-OWN_FLAGS = ("-O0",)
-"""With which cells of a test's own are compiled: a tenth of the time that ``-O3`` takes."""
+QUICK_FLAGS = ("-O0",)
+"""With which most cells are compiled: a tenth of the time that ``-O3`` takes."""
 
 
 @pytest.fixture(autouse=True, scope="session")
-def own_cells_are_quickly_compiled(pytestconfig: pytest.Config) -> None:
-    """Compile cells of a test's own with ``OWN_FLAGS``, unless slow tests are asked for.
+def most_cells_are_quickly_compiled(pytestconfig: pytest.Config) -> None:
+    """Compile with ``QUICK_FLAGS`` what is not ``optimised``, unless slow tests are asked for.
 
-    What ships, and the time driver that every cell is linked with, are as ``cellgen build`` has
-    compiled them. An entry of the cache says with which flags it was made.
+    The time driver that every cell is linked with, and cells that other processes compile, are as
+    users have them. An entry of the cache says with which flags it was made.
     """
     if "slow" in pytestconfig.option.markexpr:
         return
     entry = shared_object._entry
 
-    def of_own_flags(sources: SourceFiles, interface: Interface, found: CompilerInfo) -> str:
-        flags = (*found.flags, *_own_flags(interface.name))
+    def of_its_flags(sources: SourceFiles, interface: Interface, found: CompilerInfo) -> str:
+        flags = (*found.flags, *_quick_flags(interface.name))
         return entry(sources, interface, replace(found, flags=flags))
 
     class Compiling:
         """What the compilation of a cell asks ``driver`` for; wheels ask it themselves."""
 
         def compiling(self, call: Sequence[str], name: str, suffix: str) -> Step:
-            return driver.compiling((*call, *_own_flags(name)), name, suffix)
+            return driver.compiling((*call, *_quick_flags(name)), name, suffix)
 
         def __getattr__(self, name: str) -> object:
             return getattr(driver, name)
 
-    shared_object._entry, shared_object.driver = of_own_flags, Compiling()  # type: ignore[assignment]
+    shared_object._entry, shared_object.driver = of_its_flags, Compiling()  # type: ignore[assignment]
 
 
-def _own_flags(name: str) -> tuple[str, ...]:
+def _quick_flags(name: str) -> tuple[str, ...]:
     """Flags of a cell by its name; where a test names flags, those are all."""
-    is_own = name not in SHIPPED_NAMES and not os.environ.get("CELLGEN_CFLAGS")
-    return OWN_FLAGS if is_own else ()
+    is_quick = name not in optimised() and not os.environ.get("CELLGEN_CFLAGS")
+    return QUICK_FLAGS if is_quick else ()
+
+
+@once
+def optimised() -> frozenset[str]:
+    """Names of cells that are compiled as users compile them, each time.
+
+    Those with which the compiler is tested, and those that have, between them, all names of the
+    runtime and all operators that any cell that ships has. These are proved each time.
+    """
+    covering = cover({cell: of_all(cell) for cell in SHIPPED})
+    return frozenset(cell.definition.name for cell in (*TYPICAL, *covering))
 
 
 @pytest.fixture
 def compiled_as_by_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile a test's own cells as users do: where bits are compared that an optimiser decides."""
-    monkeypatch.setattr("tests.conftest.OWN_FLAGS", ())
+    monkeypatch.setattr("tests.conftest.QUICK_FLAGS", ())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is marked ``slow`` unless ``-m`` asks for it."""
     if "slow" in config.option.markexpr:
         return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    config.hook.pytest_deselected(items=slow)
+    slow = {item for item in items if item.get_closest_marker("slow")}
+    config.hook.pytest_deselected(items=[*slow])
     items[:] = [item for item in items if item not in slow]
 
 

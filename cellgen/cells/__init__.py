@@ -7,6 +7,7 @@ its full name, as ``cellgen.cells.lstm``.
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_shipped().__all__})
 
 
+@cache
 def _shipped() -> ModuleType:
     with whole_imports():
         return importlib.import_module("cellgen.cells.shipped")

@@ -60,6 +60,7 @@ class Driver:
     """One cell compiled with main.c; ``quick``: only three shapes and an empty one.
 
     ``runner``: the command that runs programs of another machine, none for this one's.
+    ``joined``: an object of the time driver; without one it is compiled with ``flags``.
     """
 
     interface: Interface
@@ -67,6 +68,7 @@ class Driver:
     compiler: str = "cc"
     quick: bool = False
     runner: tuple[str, ...] = ()
+    joined: Path | None = None
 
     def run(self, source: Path, include: Path, work: Path, **environment: str) -> str:
         """Compile ``source`` with main.c in ``work`` and run it; return what it prints.
@@ -87,6 +89,8 @@ class Driver:
 
         Both precisions are compiled side by side.
         """
+        if self.joined:
+            return [str(self.joined)]
         texts = [path.read_bytes() for path in sorted(include.glob("*.[ch]*"))]
         said = repr((self.compiler, self.flags)).encode()
         name = hashlib.sha256(b"".join([said, *texts])).hexdigest()[:20]

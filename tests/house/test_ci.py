@@ -26,7 +26,7 @@ LIMIT = 20
 def test_jobs_fail_the_run_and_end_with_it(script: str, code: int, said: str) -> None:
     """All that a job started has ended: it holds a pipe no longer."""
     text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    jobs, _, _ = text.partition("tools_and_style()")
+    jobs, _, _ = text.partition("tools()")
     here, there = os.pipe()
     done = subprocess.run(
         ["bash", "-c", jobs + script],

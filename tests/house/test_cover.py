@@ -12,6 +12,7 @@ from cellgen.cells import SHIPPED, Elman
 from cellgen.language.cell import Cell
 from cellgen.runtime.paths import generated_folder
 from tests import cover as covers
+from tests.conftest import TYPICAL, optimised
 from tests.cover import Traits, cover, each_of, of_equations, of_interface, of_source
 
 KINDS = (of_interface, of_equations, of_source)
@@ -29,6 +30,16 @@ def test_cells_that_run_each_time_have_every_trait_of_every_cell(
     for cell in taken:
         others = set[object]().union(*(traits(other) for other in taken if other is not cell))
         assert traits(cell) - others, f"{cell.definition.name} adds nothing"
+
+
+@each_kind
+def test_cells_that_are_compiled_as_users_do_have_every_trait_of_every_cell(
+    traits: Callable[[type[Cell]], Traits],
+) -> None:
+    taken = [cell for cell in SHIPPED if cell.definition.name in optimised()]
+    covered = set[object]().union(*map(traits, taken))
+    assert covered == set[object]().union(*map(traits, SHIPPED))
+    assert {*TYPICAL} <= {*taken}
 
 
 @each_kind

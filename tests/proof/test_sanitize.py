@@ -13,6 +13,9 @@ import pytest
 
 from cellgen.cells import Elman, GRUBlockCell
 from cellgen.pipeline import generate
+from cellgen.runtime.build.compiler import compiler
+from cellgen.runtime.build.driver import compiled
+from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.paths import generated_folder, include_folder
 from tests.conftest import Contexts
 from tests.drive import INTERPOSED, DriveError, Driver
@@ -69,7 +72,9 @@ FOUND_EACH_TIME = "a result that is not written"
 
 
 def run(cell, source: Path, flags: tuple[str, ...], work: Path, include: Path | None = None) -> str:
-    driver = Driver(generate(cell).interface, flags, quick=True)
+    """With the time driver that users have, unless a folder has another."""
+    users = None if include else compiled(SourceFiles.of_driver(include_folder()), compiler())
+    driver = Driver(generate(cell).interface, flags, quick=True, joined=users)
     return driver.run(source, include or include_folder(), work, **ENVIRONMENT)
 
 

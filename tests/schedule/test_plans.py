@@ -302,7 +302,7 @@ def test_groups_of_rows_and_slices_of_deep_panels_change_no_bit(name, monkeypatc
             assert array.tobytes() == two[key].tobytes(), f"{key}: 1 thread and 2, {flags}, {by}"
         return one
 
-    whole = results("-O1", Constants())
+    whole = results("", Constants())
     for case in ((IN_SMALL_PARTS, Constants()), (IN_SMALL_PARTS, IN_MEMORY)):
         for key, array in results(*case).items():
             assert array.tobytes() == whole[key].tobytes(), f"{key}: {case}"

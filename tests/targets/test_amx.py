@@ -17,11 +17,13 @@ import pytest
 
 import cellgen
 from cellgen.cells import SHIPPED
+from cellgen.runtime.build import driver
 from cellgen.runtime.build.compiler import FLAGS_VARIABLE, compiler
 from cellgen.runtime.build.half import VARIABLE, half_products
+from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.options import BF16, INT8
-from cellgen.runtime.paths import include_folder
+from cellgen.runtime.paths import generated_folder, include_folder
 from tests.drivers import EMULATED, IN_SMALL_PARTS, OBSERVED, with_its_own_driver
 from tests.runtime.call.test_half_precision import Arrays, drawn, rounded, upstream
 
@@ -372,11 +374,14 @@ int main(int count, char **words)
 """
 
 
-def test_threads_write_nothing_behind_the_workspace(tmp_path: Path) -> None:
+def test_threads_write_nothing_behind_the_workspace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its size is that of any number of threads; they choose windows of steps by shape alone."""
-    source, generated = tmp_path / "workspace.c", include_folder().parent
+    source, folder = tmp_path / "workspace.c", generated_folder() / "min_gru"
     source.write_text(WITHIN_ITS_WORKSPACE)
-    files = [generated / "min_gru/min_gru.c", *sorted(include_folder().glob("cellgen_driver_*.c"))]
-    flags = (EMULATED, "-O1", f"-I{generated / 'min_gru'}", *map(str, files), "-lpthread")
-    made = program(tmp_path, *flags, source=source)
+    monkeypatch.setenv(FLAGS_VARIABLE, OBSERVED)
+    joined = driver.compiled(SourceFiles.of_driver(include_folder()), compiler())
+    files = (f"-I{folder}", str(folder / "min_gru.c"), str(joined), "-lpthread")
+    made = program(tmp_path, *files, source=source)
     assert [said(made, threads) for threads in "148"] == ["0 0\n"] * 3

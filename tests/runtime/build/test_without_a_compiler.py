@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,9 @@ import pytest
 
 import cellgen
 from cellgen.errors import BuildError
-from cellgen.runtime.build import cache, compiler
+from cellgen.runtime.build import cache, compiler, driver
+from cellgen.runtime.build.sources import SourceFiles
+from cellgen.runtime.paths import include_folder
 
 ARGUMENTS = {
     "x": np.ones((3, 2, 4), np.float32),
@@ -45,8 +48,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         for name in compiler.COMPILER_VARIABLES:
             patch.delenv(name, raising=False)
+        joined = driver.compiled(SourceFiles.of_driver(include_folder()), compiler.of_cache())
+        kept = path / "cache" / cache.KERNELS
+        for place in (kept.parent, kept):
+            place.mkdir(0o700)
+        shutil.copytree(joined.parent, kept / joined.parent.name)  # to compile it takes long
         patch.setenv(cache.VARIABLE, str(path / "cache"))
-        patch.setenv(compiler.FLAGS_VARIABLE, "-O0")  # a third of the time to compile
         (path / "kernel.pickle").write_bytes(pickle.dumps((cellgen.load("elman"), ARGUMENTS)))
         (path / "h").write_bytes(cellgen.load("elman").sequence_forward(**ARGUMENTS).h.tobytes())
         yield path

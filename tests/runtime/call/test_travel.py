@@ -44,7 +44,7 @@ sys.stdout.buffer.write(pickle.dumps(function(**arguments)))
 @pytest.fixture(scope="module", autouse=True)
 def compiled_as_where_it_arrives() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.conftest.OWN_FLAGS", ())
+        patch.setattr("tests.conftest.QUICK_FLAGS", ())
         yield
 
 
