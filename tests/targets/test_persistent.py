@@ -23,6 +23,7 @@ from cellgen import Cell, H, I, Input, State, Weight, tanh
 from cellgen.cells import (
     GRU,
     LSTM,
+    RWKV4,
     SHIPPED,
     Elman,
     GRUResetBefore,
@@ -393,16 +394,16 @@ def test_a_device_that_refuses_such_launches_has_the_steps_launched(
         device, given = OnHost(kernel, "float32"), inputs(kernel, OPEN)
         lib = kernel.library().lib
         with machine(kernel):
+            monkeypatch.setenv("CELLGEN_PERSISTENT", "0")
             steps = device.sequence_forward(**given, tier="auto").h
             lib.cellgen_emulation_fail(b"together", error)
             with pytest.raises(DeviceError, match=why):
                 device.sequence_forward(**given, tier="cluster", graph=False)
             lib.cellgen_emulation_fail(b"together", error)
-            monkeypatch.setenv("CELLGEN_PERSISTENT", "1")
+            monkeypatch.delenv("CELLGEN_PERSISTENT")
             with pytest.warns(RuntimeWarning, match=f"refused a launch .*{why}.*launch by launch"):
                 first = device.sequence_forward(**given)
             again = device.sequence_forward(**given)  # a warning would be an error
-            monkeypatch.delenv("CELLGEN_PERSISTENT")
         assert np.array_equal(steps, first.h)
         assert np.array_equal(steps, again.h)
 
@@ -445,7 +446,7 @@ def test_the_variable_is_read_at_each_call_and_graphs_know_it(
     graphs, found = kernel.sequence_forward.graphs, []
     graphs.clear()
     with machine(kernel):
-        for number, said in enumerate((None, "0", "1", "1", None), start=1):
+        for number, said in enumerate(("0", "0", "1", None, "0"), start=1):
             if said is None:
                 monkeypatch.delenv("CELLGEN_PERSISTENT", raising=False)
             else:
@@ -468,8 +469,6 @@ def test_the_model_says_where_blocks_stay(monkeypatch: pytest.MonkeyPatch) -> No
         return [choice.together.way for choice in chosen if choice.together is not None]
 
     monkeypatch.delenv("CELLGEN_PERSISTENT", raising=False)
-    assert ways(16, 1024) == [], "who wants them says so"
-    monkeypatch.setenv("CELLGEN_PERSISTENT", "1")
     assert ways(16, 1024) == [1, 1]
     assert all(ways(32, 256))
     assert ways(64, 1024) == [0, 0]
@@ -484,10 +483,7 @@ def test_explain_says_which_cells_stay_and_why_others_do_not() -> None:
     assert len(qualifying()) == 41
     told = staying_explained(plans_of(LSTM))
     assert "1 level of products" in told[0]
-    assert told[0].startswith(
-        "sequence_forward: where a call or CELLGEN_PERSISTENT=1 asks for it, blocks stay on "
-        "the device together"
-    )
+    assert told[0].startswith("sequence_forward: blocks stay on the device together")
     assert "because no product reads" in staying_explained(plans_of(MinGRU))[0]
 
 
@@ -552,6 +548,20 @@ def test_a_plan_that_tells_a_state_before_it_was_read_is_refused() -> None:
     change = replace(own, stages=(early, replace(last, publishes=())))
     with pytest.raises(DerivationError, match="which a stage before it publishes for the next"):
         verify_for_device(replace(plan, persistent=PersistentChoice(change)))
+
+
+def test_a_sum_that_is_read_behind_all_steps_is_left_in_memory() -> None:
+    """RWKV-4's gradients of what it mixes: a loop of the step reads them, and what follows all."""
+    plan = plans_of(RWKV4)[1]
+    own = plan.persistent.persistent
+    assert own is not None
+    behind = set(plan.terms.order) & {value for stage in own.stages for value in stage.formed}
+    assert {value.name for value in behind} >= {"d_x_r", "d_x_k", "d_x_v"}
+    *before, sums, loop = own.stages
+    assert sums.loop is None and not loop.products and loop.loop is not None
+    joined = replace(own, stages=(*before, replace(sums, loop=loop.loop)))
+    with pytest.raises(DerivationError, match="stay on the device.* reads d_x_r in terms, which"):
+        verify_for_device(replace(plan, persistent=PersistentChoice(joined)))
 
 
 def test_a_product_that_receives_another_value_of_as_many_units_is_refused() -> None:

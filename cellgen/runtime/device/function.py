@@ -98,9 +98,10 @@ class CudaFunction:
         ``"whole"`` all steps in one launch where the cell allows it, to the same bits,
         ``"fragments"`` the same with matrix units, of 16 bits only, ``"device"`` and ``"cluster"``
         in one launch whose blocks share the layer and wait for each other, ``"auto"`` as the cost
-        model of ``cellgen_cuda_tiers.cuh`` chooses between the first three, ``"together"`` as that
-        of ``cellgen_persist_choice.cuh`` between all; with CELLGEN_PERSISTENT=1 in the environment
-        that is what ``"auto"`` means. No device has run kernels of ``"device"`` and ``"cluster"``.
+        models of ``cellgen_persist_choice.cuh`` and ``cellgen_cuda_tiers.cuh`` choose between all;
+        with CELLGEN_PERSISTENT=0 in the environment between the first three, where ``"together"``
+        means all nevertheless. Only compute capability 9.0 has constants for ``"device"`` and
+        ``"cluster"``: elsewhere they are taken where a call says so.
 
         ``graph`` says whether a function over time replays its launches as a CUDA graph: True
         always, False never, None from the second call on with the same arrays. Into a stream that

@@ -26,7 +26,7 @@ from cellgen.runtime.device.function import CudaFunction
 from cellgen.runtime.device.halves import Halves
 from cellgen.runtime.device.library import HINTS, NO_CUBLAS, DeviceLibrary
 from cellgen.runtime.device.raw import RawDeviceFunction
-from cellgen.runtime.device.settings import STAYING_TIERS
+from cellgen.runtime.device.settings import may_stay
 from cellgen.runtime.kernel import ARRIVALS, require_abi
 from cellgen.runtime.notebook import ShownInNotebooks
 
@@ -55,7 +55,7 @@ class CudaKernel(ShownInNotebooks):
         self._digest = ""
         self._lock = threading.RLock()
         self._blas: dict[tuple[int, int], object] = {}
-        self._usable: set[tuple[int, str, bool]] = set()
+        self._usable: set[tuple[int, str, int]] = set()
 
     def __getattr__(self, name: str) -> CudaFunction:
         functions: dict[str, CudaFunction] = self.__dict__.get("functions", {})
@@ -119,8 +119,7 @@ class CudaKernel(ShownInNotebooks):
         ``tier`` is a number of ``TIERS``: some take kernels whose blocks stay there. Raises
         DeviceError, and BuildError where kernels are compiled for it and cannot be.
         """
-        staying = tier in STAYING_TIERS
-        if (device, dtype, staying) in self._usable:
+        if (device, dtype, tier) in self._usable:
             return
         library, needed = self.library(), nvcc.oldest()
         count = library.devices()
@@ -138,8 +137,8 @@ class CudaKernel(ShownInNotebooks):
             )
         if dtype:
             with self._lock:
-                library.require_kernels(device, dtype, staying=staying)
-        self._usable.add((device, dtype, staying))
+                library.require_kernels(device, dtype, staying=may_stay(tier, found))
+        self._usable.add((device, dtype, tier))
 
     def array(
         self, values: np.ndarray, *, dtype: str = "", device: int = 0, stream: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import cffi
@@ -175,10 +176,12 @@ class DeviceLibrary:
         """
         if self._halves is None:
             return
-        for part in self._halves.parts if staying else (False,):
-            if (device, dtype, part) in self._images:
-                continue
-            image = self._halves.image(dtype, self.capability(device), staying=part)
+        halves, capability = self._halves, self.capability(device)
+        parts = halves.parts if staying else (False,)
+        parts = tuple(part for part in parts if (device, dtype, part) not in self._images)
+        with ThreadPoolExecutor(len(halves.parts)) as pool:
+            images = pool.map(lambda part: halves.image(dtype, capability, staying=part), parts)
+        for part, image in zip(parts, images, strict=True):
             place = PLACES[dtype] + (len(PLACES) if part else 0)
             code = self.lib.cellgen_cuda_load(device, place, self.ffi.from_buffer(image))
             self.require(code, f"{self.name}: loading kernels of {dtype} onto device {device}")

@@ -29,8 +29,9 @@ def with_tier(function: FunctionOverTime, plan: DeviceTimePlan) -> DeviceTimePla
 
 def with_persistent(function: FunctionOverTime, plan: DeviceTimePlan) -> DeviceTimePlan:
     """Choose the kernel whose blocks are on the device together, if there is one."""
-    memory, links = workspace_of(function, plan), function.programs.links
-    chosen = choose_persistent(plan.steps, links, _passed(plan), memory.add)
+    memory, programs = workspace_of(function, plan), function.programs
+    kept = programs.kept if plan.is_backward else ()
+    chosen = choose_persistent(plan.steps, programs.links, _passed(plan), memory.add, kept)
     if chosen.persistent is None:  # with the arrays of channels that it would have had
         return replace(plan, persistent=chosen)
     return replace(plan, memory=tuple(memory.arrays), persistent=chosen)

@@ -10,7 +10,7 @@ initial one before the first: in a cluster a channel has two buffers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sympy import Expr, expand
@@ -165,8 +165,12 @@ def choose_persistent(
     links: Sequence[StateLink],
     passed: Sequence[Passed],
     add_memory: AddMemory,
+    kept: Collection[Value] = (),
 ) -> PersistentChoice:
-    """Plan the kernel whose blocks stay on the device, or say why a part has none."""
+    """Plan the kernel whose blocks stay on the device, or say why a part has none.
+
+    ``kept`` are values of a step that are read behind all steps.
+    """
     products = [stage for stage in stages if isinstance(stage, DeviceProduct)]
     if not products:
         return PersistentChoice(None, "no product reads what the step before it formed")
@@ -175,7 +179,7 @@ def choose_persistent(
     first = products[0]
     heads = first.heads
     units = first.units if heads is not None else None
-    planner = _PersistentPlanner(links, add_memory, heads, units)
+    planner = _PersistentPlanner(links, add_memory, heads, units, kept)
     try:
         planned = planner.stages(stages)
     except _NotPlannedError as error:
@@ -197,6 +201,7 @@ class _PersistentPlanner:
     add_memory: AddMemory
     heads: Expr | None
     head_units: Expr | None
+    kept: Collection[Value]
 
     def __post_init__(self) -> None:
         self.channels: dict[Value, Channel] = {}
@@ -294,6 +299,7 @@ class _PersistentPlanner:
         read |= {
             t.operand.buffer for s in others if isinstance(s, DeviceProduct) for t, _ in s.terms
         }
+        read |= {buffer for buffer in buffers if buffer.value in self.kept}
         kept_whole = buffers & read or not _is_scratch(stage.products[0].product)
         if kept_whole or set(sums.values()) != set(slots.values()):
             return None

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 from sympy import Add, Expr, expand
 
@@ -75,6 +76,7 @@ def verify_for_device(plan: DeviceTimePlan) -> None:
     if plan.persistent.persistent is not None:
         _verify_channels(plan, plan.persistent.persistent)
         _verify_own(plan, plan.persistent.persistent, memory)
+        _verify_left_behind(plan, plan.persistent.persistent)
     _verify_rules(plan, AFTER_FOLLOWING)
 
 
@@ -178,10 +180,10 @@ class _PlanMemory:
         else:
             yield rows.array, rows.of_caller, 0
 
-    def follow(self, stage: AnyStage, step: int) -> None:
+    def follow(self, stage: AnyStage, step: int, where: str = "") -> None:
         """Follow a stage: its reads, then its writes."""
         touched = list(accesses(stage))
-        name = _name(stage)
+        name = f"{where}{_name(stage)}"
         for access in touched:
             if not access.writes:
                 self.read(access, step, name)
@@ -382,6 +384,19 @@ def _verify_own(plan: DeviceTimePlan, own: Persistent, memory: _PlanMemory) -> N
                             f"{access.value} in {cell[0]}, which another thread writes",
                         )
                     since.append((cell, access))
+
+
+def _verify_left_behind(plan: DeviceTimePlan, own: Persistent) -> None:
+    """Check that what is read after all steps is no sum that blocks on the device keep to themselves."""
+    kept = [held.product for stage in own.stages if stage.loop for held in stage.products]
+    memory = _PlanMemory(plan)
+    for work in (*plan.prologue, *plan.packed, *plan.ahead, *plan.steps):
+        sums = work.sums.place.source if isinstance(work, DeviceProduct) and work in kept else None
+        for step, access in product(_steps(plan), accesses(work)):
+            if access.writes and access.rows != sums:
+                memory.write(access, step)
+    for later in (*plan.deferred, *plan.epilogue):
+        memory.follow(later, 0, "where blocks stay on the device ")
 
 
 def _of_others(before: MemoryAccess, after: MemoryAccess) -> bool:

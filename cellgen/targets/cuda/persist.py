@@ -399,10 +399,9 @@ def staying_explained(plans: Iterable[DeviceTimePlan]) -> list[str]:
         levels = f"{own.levels} level{'s' if own.levels > 1 else ''}"
         values = ", ".join(str(channel.value) for channel in own.channels)
         lines.append(
-            f"{plan.function}: where a call or CELLGEN_PERSISTENT=1 asks for it, "
-            f"blocks stay on the device together, {levels} of products in a "
+            f"{plan.function}: blocks stay on the device together, {levels} of products in a "
             f"step, of all types but float64, where their weights fit and the model says it is "
-            f"faster; they tell each other {values}"
+            f"faster (compute capability 9.0), or a call asks for it; they tell each other {values}"
         )
     return lines
 
