@@ -45,6 +45,7 @@ static XLA_FFI_Error *stream(XLA_FFI_Stream_Get_Args *args)
 
 static XLA_FFI_Error *allocate(XLA_FFI_DeviceMemory_Allocate_Args *args)
 {
+    if (args->alignment > 16) return refusal("Unsupported alignment"); /* as XLA on GPUs says */
     if (emulated_lacks == NO_MEMORY || posix_memalign(&args->data, args->alignment, args->size))
         return refusal("no memory");
     emulated_counts[ALLOCATED] += (int64_t)args->size;

@@ -106,7 +106,7 @@ class DeviceLibrary:
             warnings.warn(
                 f"{self.name}: device {device} refused a launch whose blocks wait for each other: "
                 f"{self.error(code)}; such calls go launch by launch, with the same results but "
-                f"for rounding; tier='auto' without {PERSISTENT}=1 does not ask for them",
+                f"for rounding; with {PERSISTENT}=0 in the environment tier='auto' does not ask",
                 RuntimeWarning,
                 stacklevel=5,
             )

@@ -387,7 +387,7 @@ def _verify_own(plan: DeviceTimePlan, own: Persistent, memory: _PlanMemory) -> N
 
 
 def _verify_left_behind(plan: DeviceTimePlan, own: Persistent) -> None:
-    """Check that what is read after all steps is no sum that blocks on the device keep to themselves."""
+    """Check that what is read after all steps is no sum that staying blocks keep to themselves."""
     kept = [held.product for stage in own.stages if stage.loop for held in stage.products]
     memory = _PlanMemory(plan)
     for work in (*plan.prologue, *plan.packed, *plan.ahead, *plan.steps):
