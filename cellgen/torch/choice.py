@@ -35,7 +35,7 @@ from cellgen.torch.first_use import prove_once, versions
 from cellgen.torch.memories import (
     FIRST,
     UPSTREAM,
-    Choice,
+    Chosen,
     MemoryLaunches,
     Row,
     settings_of,
@@ -105,7 +105,7 @@ def configured(launch: FormLaunch, theta: Sequence[Tensor]) -> FormLaunch:
     raise error
 
 
-def _choices(launch: FormLaunch, theta: Sequence[Tensor]) -> Sequence[Choice]:
+def _choices(launch: FormLaunch, theta: Sequence[Tensor]) -> Sequence[Chosen]:
     """Configurations, the best first; never none."""
     if os.environ.get(VARIABLE, "1") == "0" or torch.are_deterministic_algorithms_enabled():
         return (FIRST,)
@@ -122,12 +122,12 @@ def _choices(launch: FormLaunch, theta: Sequence[Tensor]) -> Sequence[Choice]:
 
 
 @functools.cache
-def _chosen() -> dict[object, Sequence[Choice]]:
+def _chosen() -> dict[object, Sequence[Chosen]]:
     """The choices of this process that need no look into the cache."""
     return {}
 
 
-def _forget(launch: FormLaunch, theta: Sequence[Tensor], wrong: Sequence[Choice]) -> None:
+def _forget(launch: FormLaunch, theta: Sequence[Tensor], wrong: Sequence[Chosen]) -> None:
     """Choose configurations no more that were found to be wrong."""
     key = _call_key(launch, theta)
     _chosen()[key] = right = [one for one in _chosen()[key] if one not in wrong]
@@ -164,21 +164,21 @@ def _name(stated: Sequence[str]) -> str:
     return "chosen-" + cache.digest((str(place), text) for place, text in enumerate(stated))
 
 
-def _remember(stated: Sequence[str], choices: Sequence[Choice]) -> None:
+def _remember(stated: Sequence[str], choices: Sequence[Chosen]) -> None:
     rows = [{"blocks": one.blocks, "ms": one.ms} for one in choices]
     cache.remember(_name(stated), {"stated": list(stated), "choices": rows})
 
 
-def _recalled(stated: Sequence[str]) -> list[Choice]:
+def _recalled(stated: Sequence[str]) -> list[Chosen]:
     facts = cache.recall(_name(stated)) or {}
     rows = facts.get("choices", [])
     assert isinstance(rows, list)
-    return [Choice(row["blocks"], row["ms"]) for row in rows]
+    return [Chosen(row["blocks"], row["ms"]) for row in rows]
 
 
 def _recalled_or_measured(
     launch: FormLaunch, theta: Sequence[Tensor], timer: Timer
-) -> list[Choice]:
+) -> list[Chosen]:
     """What is known, or found out now; nothing where that has to wait."""
     device, stated = theta[0].device, _stated(launch, theta)
     known = _recalled(stated)
@@ -211,14 +211,14 @@ def _by_one_process(name: str) -> Iterator[None]:
 # --- what is measured ----------------------------------------------------------------------------
 
 
-def _measured(launch: FormLaunch, theta: Sequence[Tensor], timer: Timer) -> list[Choice]:
+def _measured(launch: FormLaunch, theta: Sequence[Tensor], timer: Timer) -> list[Chosen]:
     """Choices for all memories of a cell, the best first: the next best of one is that of all."""
     device = theta[0].device
     with on_device(device), torch.no_grad():
         run = launch.to(device).run(theta)
         operations = run.plan["forward"]
         layers = {n: one["layer"] for n, one in enumerate(operations) if one["op"] == "memory"}
-        ranked: list[list[Choice]] = []
+        ranked: list[list[Chosen]] = []
         for place, operation in enumerate(operations[: max(layers) + 1]):
             if place in layers:
                 what = f"{launch.cell}: choosing kernels for {device}"
@@ -230,15 +230,15 @@ def _measured(launch: FormLaunch, theta: Sequence[Tensor], timer: Timer) -> list
     return [_joined(ranked, place) for place in range(max(map(len, ranked)))]
 
 
-def _joined(ranked: Sequence[Sequence[Choice]], place: int) -> Choice:
+def _joined(ranked: Sequence[Sequence[Chosen]], place: int) -> Chosen:
     ones = [of[min(place, len(of) - 1)] for of in ranked]
-    return Choice(
+    return Chosen(
         {kernel: blocks for one in ones for kernel, blocks in one.blocks.items()},
         sum(one.ms for one in ones),
     )
 
 
-def _ranked(memory: MemoryLaunches, trains: bool, timer: Timer, what: str) -> list[Choice]:
+def _ranked(memory: MemoryLaunches, trains: bool, timer: Timer, what: str) -> list[Chosen]:
     """Choices for a memory, the best first.
 
     Of each length of chunks and each way to read: the best of every kernel, the second of every
@@ -252,7 +252,7 @@ def _ranked(memory: MemoryLaunches, trains: bool, timer: Timer, what: str) -> li
         if memory.plan[way]
     }
     scan = memory.plan["forward"][-1]["kernel"]
-    found: list[Choice] = []
+    found: list[Chosen] = []
     lengths = memory.lengths()
     with progress(what) as bar:
         for length in lengths:
@@ -264,7 +264,7 @@ def _ranked(memory: MemoryLaunches, trains: bool, timer: Timer, what: str) -> li
                     taken = [one[min(place, len(one) - 1)] for one in of]
                     blocks = {n: dict(s) for n, (_, s) in zip(kernels, taken, strict=True)}
                     blocks[scan]["READS"] = reads
-                    found.append(Choice(blocks, sum(ms for ms, _ in taken)))
+                    found.append(Chosen(blocks, sum(ms for ms, _ in taken)))
     return sorted(found, key=lambda one: one.ms)
 
 

@@ -27,7 +27,7 @@ from cellgen.runtime.triton.assembler import Assembler, assembler_in_use, take_a
 from cellgen.runtime.triton.kernel import TritonKernel
 from cellgen.torch.chunks.rows import Gaps
 from cellgen.torch.devices import on_device
-from cellgen.torch.memories import FIRST, Choice
+from cellgen.torch.memories import FIRST, Chosen
 from cellgen.torch.modes import has_gradient, is_transforming
 from cellgen.torch.registry import Known
 
@@ -73,7 +73,7 @@ class FormLaunch:
     call: Mapping[str, int] = field(default_factory=dict)
     gaps: Gaps | None = None
     trains: bool = True
-    chosen: Choice = FIRST
+    chosen: Chosen = FIRST
 
     @property
     def arguments(self) -> Sequence[Argument]:

@@ -30,7 +30,7 @@ UPSTREAM = ("upstream", "upstream_last")
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class Chosen:
     """Blocks, warps and stages by kernel, and the milliseconds that they were timed at."""
 
     blocks: Mapping[str, Mapping[str, int]]
@@ -46,7 +46,7 @@ class Choice:
         return "; ".join([*kernels, f"{self.ms:.3g} ms"]) if self.blocks else ""
 
 
-FIRST = Choice({})
+FIRST = Chosen({})
 """The first of each list."""
 
 
@@ -220,6 +220,11 @@ class MemoryLaunches:
             return torch.empty(1, dtype=dtype, device=self.device)
         make = torch.zeros if role in ("marks", "upstream", "upstream_last") else torch.empty
         return make(shape, dtype=dtype, device=self.device)
+
+    def laid(self, name: str, array: Tensor) -> Tensor:
+        """An array as a buffer has it: fewer axes of 1, wider numbers."""
+        like = self.new(name)
+        return array.reshape(like.shape).to(like.dtype).contiguous()
 
     def _shared_by(self, name: str) -> Mapping[str, int]:
         """The blocks of the kernel that writes shares."""

@@ -274,7 +274,7 @@ class PlanRun:
         run = self.memories[layer]
         for name, buffer in buffers.items():
             if buffer["role"] in ("upstream", "upstream_last") and name in self.arrays:
-                run.arrays[name] = self._laid(run, name, self.arrays[name])
+                run.arrays[name] = run.laid(name, self.arrays[name])
         for name, array in run.backward().items():
             of = buffers[name]["of"]
             total = array.reshape(self._shape(f"d_{of}")).to(self._dtype(f"d_{of}"))
@@ -293,7 +293,7 @@ class PlanRun:
         run.arrays[STEP_BEFORE] = self.arrays[STEP_BEFORE]
         for name, buffer in plan["buffers"].items():
             if buffer["role"] in ("stream", "first"):
-                run.arrays[name] = self._laid(run, name, self.arrays[buffer["of"]])
+                run.arrays[name] = run.laid(name, self.arrays[buffer["of"]])
         return run
 
     def _lend(self, run: MemoryLaunches, name: str) -> None:
@@ -304,11 +304,6 @@ class PlanRun:
         own, theirs = self._new(name), run.new(name)
         if own.dtype == theirs.dtype:
             self.arrays[name], run.arrays[name] = own, own.view(theirs.shape)
-
-    def _laid(self, run: MemoryLaunches, name: str, array: Tensor) -> Tensor:
-        """An array as a memory takes it: fewer axes of 1, wider numbers."""
-        like = run.new(name)
-        return array.reshape(like.shape).to(like.dtype).contiguous()
 
     def _shape(self, name: str) -> list[int]:
         return [size_of(axis, self.sizes) for axis in self.plan["arrays"][name]["shape"]]
