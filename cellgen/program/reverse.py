@@ -43,7 +43,8 @@ def copy_shared(
 def sum_rows_first(deferred: Program, names: Names) -> Program:
     """Let the gradient of a number be a sum over rows, ``<name>_units``, then over units.
 
-    One chain over all rows and units would keep a single thread busy, an addition at a time.
+    One chain over all rows and units would keep a single thread busy, an addition at a time. The
+    gradient of matrices has entries enough: it is one sum.
     """
     statements: list[Statement] = []
     for statement in deferred.statements:
@@ -52,12 +53,17 @@ def sum_rows_first(deferred: Program, names: Names) -> Program:
             inner = operands[0].shape[1:]
             is_aligned = len(target.shape) == 1 + len(inner)  # (1, H), of (B, H)
             shape = (Integer(1), *inner) if is_aligned else inner
-            if target.shape != shape:
+            if target.shape != shape and not _keeps_matrix(inner, target.shape):
                 units = like(target, names.fresh(f"{target.name}_units"), shape)
                 statements.append(Statement(units, Apply("sum_to", operands, shape)))
                 statement = Statement(target, Apply("sum_to", (units,), target.shape))
         statements.append(statement)
     return deferred.with_statements(statements)
+
+
+def _keeps_matrix(inner: Shape, target: Shape) -> bool:
+    """Whether a sum over outer axes keeps the last two, of more than one entry each."""
+    return len(inner) > 2 and inner[-2:] == target[-2:] and Integer(1) not in target[-2:]
 
 
 def cut_epilogue(deferred: Program) -> tuple[Program, Program | None]:

@@ -1280,59 +1280,6 @@ CELLGEN_EQUATIONS(m2rnn_sequence_backward_reverse_4)
     }
 }
 
-CELLGEN_INLINE void CELLGEN_NAME(m2rnn_sequence_backward_reverse_5_strip)(CELLGEN_UNUSED const cg_frame *frame,
-    int64_t row, int64_t axis1, int64_t axis2, int64_t first, int64_t last, const int turns)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nK = frame->n[4];
-    const int64_t nD = frame->n[5];
-    (void)nN, (void)nK, (void)nD;
-    const real *d_sum_reshaped_s_prev_reshaped_u_row = frame->at[0].rows + row * (nD * nK * nN);
-    const real *reshaped_u_row = frame->at[1].rows;
-    const real *d_s_total_row = frame->at[3].rows + row * (nD * nK * nN);
-    const real *d_s_prev_1_row = frame->at[2].rows + row * (nD * nK * nN);
-    const real *f_row = frame->at[4].rows + row * nN;
-    real *d_reshaped_s_prev_row = frame->at[2].rows + row * (nD * nK * nN);
-    real *d_s_prev_row = frame->at[5].rows + row * (nD * nK * nN);
-    /* d_reshaped_s_prev = sum(d_reshaped_s_prev_terms -> (B, N, K, D, 1)) */
-    {
-        for (int64_t axis3 = first; axis3 < last; axis3 += turns) {
-            cg_vector d_reshaped_s_prev_lanes[CELLGEN_TURNS];
-            CELLGEN_UNROLL
-            for (int turn = 0; turn < turns; ++turn) d_reshaped_s_prev_lanes[turn] = cg_all(0);
-            int64_t unit = 0;
-            for (; unit + CELLGEN_LANES <= nD; unit += CELLGEN_LANES) {
-                const cg_vector d_sum_reshaped_s_prev_reshaped_u = cg_load(&d_sum_reshaped_s_prev_reshaped_u_row[axis1 * (nD * nK) + axis2 * nD + unit]);
-                CELLGEN_UNROLL
-                for (int turn = 0; turn < turns; ++turn) {
-                    const cg_vector reshaped_u = cg_load(&reshaped_u_row[axis1 * (nD * nD) + (axis3 + turn) * nD + unit]);
-                    d_reshaped_s_prev_lanes[turn] += d_sum_reshaped_s_prev_reshaped_u * reshaped_u;
-                }
-            }
-            real d_reshaped_s_prev_sums[CELLGEN_TURNS];
-            cg_add_lanes(d_reshaped_s_prev_lanes, turns, d_reshaped_s_prev_sums);
-            for (; unit < nD; ++unit) {
-                for (int turn = 0; turn < turns; ++turn) {
-                    const real d_sum_reshaped_s_prev_reshaped_u = d_sum_reshaped_s_prev_reshaped_u_row[axis1 * (nD * nK) + axis2 * nD + unit];
-                    const real reshaped_u = reshaped_u_row[axis1 * (nD * nD) + (axis3 + turn) * nD + unit];
-                    d_reshaped_s_prev_sums[turn] += d_sum_reshaped_s_prev_reshaped_u * reshaped_u;
-                }
-            }
-            CELLGEN_UNROLL
-            for (int turn = 0; turn < turns; ++turn) d_reshaped_s_prev_row[axis1 * (nD * nK) + axis2 * nD + (axis3 + turn)] = d_reshaped_s_prev_sums[turn];
-        }
-    }
-    /* d_s_prev = d_s_total * f + d_s_prev_1 */
-    {
-        CELLGEN_VECTORIZE
-        for (int64_t unit = first; unit < last; ++unit) {
-            const real d_s_total = d_s_total_row[axis1 * (nD * nK) + axis2 * nD + unit];
-            const real d_s_prev_1 = d_s_prev_1_row[axis1 * (nD * nK) + axis2 * nD + unit];
-            const real f = f_row[axis1];
-            d_s_prev_row[axis1 * (nD * nK) + axis2 * nD + unit] = d_s_total * f + d_s_prev_1;
-        }
-    }
-}
 CELLGEN_EQUATIONS(m2rnn_sequence_backward_reverse_5)
 {
     const int64_t nN = frame->n[3];
@@ -1340,15 +1287,12 @@ CELLGEN_EQUATIONS(m2rnn_sequence_backward_reverse_5)
     const int64_t nD = frame->n[5];
     (void)nN, (void)nK, (void)nD;
     for (int64_t row = begin; row < end; ++row) {
+        /* d_reshaped_s_prev = sum(d_reshaped_s_prev_terms -> (B, N, K, D, 1)) */
+        real *d_reshaped_s_prev_row = frame->at[2].rows + row * (nD * nK * nN);
+        const real *d_sum_reshaped_s_prev_reshaped_u_row = frame->at[0].rows + row * (nD * nK * nN);
+        const real *reshaped_u_row = frame->at[1].rows;
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
-        for (int64_t axis2 = 0; axis2 < nK; ++axis2)
-        for (int64_t strip = 0, last; strip < nD; strip = last) {
-            last = CELLGEN_STRIP_END(strip, nD);
-            if (last - strip >= CELLGEN_TURNS)
-                CELLGEN_NAME(m2rnn_sequence_backward_reverse_5_strip)(frame, row, axis1, axis2, strip, last, CELLGEN_TURNS);
-            else
-                CELLGEN_NAME(m2rnn_sequence_backward_reverse_5_strip)(frame, row, axis1, axis2, strip, last, 1);
-        }
+            cg_gemm_nt(nK, nD, nD, d_sum_reshaped_s_prev_reshaped_u_row + axis1 * (nD * nK), nD, reshaped_u_row + axis1 * (nD * nD), nD, d_reshaped_s_prev_row + axis1 * (nD * nK), nD, 0);
     }
 }
 
@@ -1410,29 +1354,44 @@ CELLGEN_EQUATIONS(m2rnn_sequence_backward_reverse_7)
     }
 }
 
+CELLGEN_EQUATIONS(m2rnn_sequence_backward_reverse_8)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[4];
+    const int64_t nD = frame->n[5];
+    /* d_s_prev = d_s_total * f + d_s_prev_1 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_s_total_row = frame->at[0].rows + row * (nD * nK * nN);
+        const real *d_s_prev_1_row = frame->at[1].rows + row * (nD * nK * nN);
+        const real *f_row = frame->at[2].rows + row * nN;
+        real *d_s_prev_row = frame->at[3].rows + row * (nD * nK * nN);
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
+            const real f = f_row[axis1];
+            for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < nD; ++unit) {
+                    const real d_s_total = d_s_total_row[axis1 * (nD * nK) + axis2 * nD + unit];
+                    const real d_s_prev_1 = d_s_prev_1_row[axis1 * (nD * nK) + axis2 * nD + unit];
+                    d_s_prev_row[axis1 * (nD * nK) + axis2 * nD + unit] = d_s_total * f + d_s_prev_1;
+                }
+            }
+        }
+    }
+}
+
 CELLGEN_EQUATIONS(m2rnn_sequence_backward_deferred_1)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[4];
     const int64_t nD = frame->n[5];
-    /* d_reshaped_u_units = sum(d_reshaped_u_terms -> (N, K, D, D)) */
-    real *d_reshaped_u_units_row = frame->at[2].rows + first;
+    /* d_reshaped_u = sum(d_reshaped_u_terms -> (N, 1, D, D)) */
+    real *d_reshaped_u_row = frame->at[2].rows + first;
     for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
         const int64_t row = begin + end - 1 - turn;
         const real *d_sum_reshaped_s_prev_reshaped_u_row = frame->at[0].rows + row * (nD * nK * nN);
         const real *reshaped_s_prev_row = frame->at[1].rows + row * frame->at[1].row;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
-                for (int64_t axis3 = 0; axis3 < nD; ++axis3) {
-                    const real reshaped_s_prev = reshaped_s_prev_row[axis1 * (nD * nK) + axis2 * nD + axis3];
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < nD; ++unit) {
-                        const real d_sum_reshaped_s_prev_reshaped_u = d_sum_reshaped_s_prev_reshaped_u_row[axis1 * (nD * nK) + axis2 * nD + unit];
-                        d_reshaped_u_units_row[axis1 * (nD * nD * nK) + axis2 * (nD * nD) + axis3 * nD + unit] += d_sum_reshaped_s_prev_reshaped_u * reshaped_s_prev;
-                    }
-                }
-            }
-        }
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+            cg_gemm_tn(nD, nD, nK, reshaped_s_prev_row + axis1 * (nD * nK), nD, d_sum_reshaped_s_prev_reshaped_u_row + axis1 * (nD * nK), nD, d_reshaped_u_row + axis1 * (nD * nD), nD, 1);
     }
 }
 
@@ -1527,6 +1486,16 @@ static void CELLGEN_NAME(m2rnn_sequence_backward_epilogue)(const cg_frame *frame
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nK, (void)nD;
     const CELLGEN_NAME(m2rnn_sequence_backward_args) *const args = (const CELLGEN_NAME(m2rnn_sequence_backward_args) *)frame->args;
     (void)args;
+    /* d_u = d_u_view */
+    for (int64_t row = 0; row < nN; ++row) {
+        const real *d_u_view_row = frame->memory[33] + row * (nD * nD);
+        real *d_u_row = args->d_u + row * (nD * nD);
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < nD * nD; ++unit) {
+            const real d_u_view = d_u_view_row[unit];
+            d_u_row[unit] = d_u_view;
+        }
+    }
     /* d_a_log = strong_product(d_exp_a_log, exp_a_log) */
     for (int64_t row = 0; row < nN; ++row) {
         const real *d_exp_a_log_row = frame->memory[34] + row;
@@ -1537,31 +1506,6 @@ static void CELLGEN_NAME(m2rnn_sequence_backward_epilogue)(const cg_frame *frame
             const real d_exp_a_log = d_exp_a_log_row[unit];
             const real exp_a_log = exp_a_log_row[unit];
             d_a_log_row[unit] = cg_strong_product(d_exp_a_log, exp_a_log);
-        }
-    }
-    /* d_reshaped_u = sum(d_reshaped_u_units -> (N, 1, D, D)) */
-    for (int64_t row = 0; row < nN; ++row) {
-        const real *d_reshaped_u_units_row = frame->memory[33] + row * (nD * nD * nK);
-        real *d_reshaped_u_row = frame->memory[35] + row * (nD * nD);
-        for (int64_t unit = 0; unit < nD * nD; ++unit) d_reshaped_u_row[unit] = 0;
-        for (int64_t axis1 = 0; axis1 < nK; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < nD; ++unit) {
-                    const real d_reshaped_u_units = d_reshaped_u_units_row[axis1 * (nD * nD) + axis2 * nD + unit];
-                    d_reshaped_u_row[axis2 * nD + unit] += d_reshaped_u_units;
-                }
-            }
-        }
-    }
-    /* d_u = d_u_view */
-    for (int64_t row = 0; row < nN; ++row) {
-        const real *d_u_view_row = frame->memory[35] + row * (nD * nD);
-        real *d_u_row = args->d_u + row * (nD * nD);
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nD * nD; ++unit) {
-            const real d_u_view = d_u_view_row[unit];
-            d_u_row[unit] = d_u_view;
         }
     }
 

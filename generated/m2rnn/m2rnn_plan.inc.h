@@ -272,15 +272,15 @@ static const cellgen_member CELLGEN_NAME(m2rnn_sequence_backward_members)[] = {
 };
 /* member, width, strides, flags, stage, later, only, rows */
 static const cellgen_series_row CELLGEN_NAME(m2rnn_sequence_backward_over_time)[] = {
-    {0, 8, 0, CELLGEN_ACROSS, -1, -1, -1, 39}, /* 0 x */
+    {0, 8, 0, CELLGEN_ACROSS, -1, -1, -1, 38}, /* 0 x */
     {9, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1}, /* 1 s */
-    {15, 2, 4, CELLGEN_REPEATED | CELLGEN_STAGED | CELLGEN_ACROSS, 40, 41, -1, 42}, /* 2 d_y */
+    {15, 2, 4, CELLGEN_REPEATED | CELLGEN_STAGED | CELLGEN_ACROSS, 39, 40, -1, 41}, /* 2 d_y */
     {16, 0, 6, 0, -1, -1, -1, -1}, /* 3 d_s */
     {18, 8, 8, 0, -1, -1, -1, -1}, /* 4 d_x */
 };
 /* width, flags, series, initial, last, passed, upstream, saved, pair, now, rows, start */
 static const cellgen_link CELLGEN_NAME(m2rnn_sequence_backward_states)[] = {
-    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS | CELLGEN_STATE_IN_PLACE, 1, 1, 17, 19, 3, -1, 36, 37, 38, 0}, /* 0 s_prev */
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 1, 1, 17, 19, 3, -1, 35, 36, 37, 0}, /* 0 s_prev */
 };
 /* rows, when, width, is_packed, slots, units, widest, heads; CELLGEN_PANEL: width, slots, units, widest, heads */
 static const cellgen_memory CELLGEN_NAME(m2rnn_sequence_backward_memory)[] = {
@@ -308,7 +308,7 @@ static const cellgen_memory CELLGEN_NAME(m2rnn_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), /* 21 d_x_w_v_time */
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), /* 22 d_x_w_k_time */
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), /* 23 d_x_w_q_time */
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 9), /* 24 sums_d_reshaped_u_units */
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 7), /* 24 sums_d_reshaped_u */
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), /* 25 sums_d_exp_a_log */
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), /* 26 sums_d_b_f */
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2), /* 27 sums_d_d */
@@ -317,22 +317,21 @@ static const cellgen_memory CELLGEN_NAME(m2rnn_sequence_backward_memory)[] = {
     CELLGEN_PANEL(1, 1, 8, 1, -1), /* 30 deferred_5_panel_3 */
     CELLGEN_PANEL(1, 1, 8, 1, -1), /* 31 deferred_5_panel_4 */
     {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 8, 0, -1}, /* 32 deferred_5_whole */
-    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 9), /* 33 total_d_reshaped_u_units */
+    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 7), /* 33 total_d_reshaped_u */
     CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3), /* 34 total_d_exp_a_log */
-    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 7), /* 35 epilogue_d_reshaped_u */
-    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), /* 36 d_s_prev_pair */
-    CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0), /* 37 now_s_prev */
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), /* 38 rows_s_prev */
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 8), /* 39 rows_x */
-    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 2), /* 40 stage_d_y */
-    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 2), /* 41 later_d_y */
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), /* 42 rows_d_y */
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4), /* 43 own_d_w_q */
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4), /* 44 own_d_w_k */
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 5), /* 45 own_d_w_v */
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6), /* 46 own_d_w_f */
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3), /* 47 own_d_b_f */
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2), /* 48 own_d_d */
+    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), /* 35 d_s_prev_pair */
+    CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0), /* 36 now_s_prev */
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), /* 37 rows_s_prev */
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 8), /* 38 rows_x */
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 2), /* 39 stage_d_y */
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 2), /* 40 later_d_y */
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), /* 41 rows_d_y */
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4), /* 42 own_d_w_q */
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4), /* 43 own_d_w_k */
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 5), /* 44 own_d_w_v */
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6), /* 45 own_d_w_f */
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3), /* 46 own_d_b_f */
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2), /* 47 own_d_d */
 };
 /* memory, width, member */
 static const cellgen_kept CELLGEN_NAME(m2rnn_sequence_backward_kept)[] = {
@@ -346,18 +345,18 @@ static const cellgen_kept CELLGEN_NAME(m2rnn_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(m2rnn_sequence_backward_totals)[] = {
-    {20, -1, 4, 1, 0, 43}, /* 0 d_w_q */
-    {21, -1, 4, 1, 0, 44}, /* 1 d_w_k */
-    {22, -1, 5, 1, 0, 45}, /* 2 d_w_v */
-    {23, -1, 6, 1, 0, 46}, /* 3 d_w_f */
-    {25, -1, 3, 0, 0, 47}, /* 4 d_b_f */
-    {27, -1, 2, 0, 0, 48}, /* 5 d_d */
-    {-1, 33, 9, 0, 0, -1}, /* 6 total_d_reshaped_u_units */
+    {20, -1, 4, 1, 0, 42}, /* 0 d_w_q */
+    {21, -1, 4, 1, 0, 43}, /* 1 d_w_k */
+    {22, -1, 5, 1, 0, 44}, /* 2 d_w_v */
+    {23, -1, 6, 1, 0, 45}, /* 3 d_w_f */
+    {25, -1, 3, 0, 0, 46}, /* 4 d_b_f */
+    {27, -1, 2, 0, 0, 47}, /* 5 d_d */
+    {-1, 33, 7, 0, 0, -1}, /* 6 total_d_reshaped_u */
     {-1, 34, 3, 0, 0, -1}, /* 7 total_d_exp_a_log */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(m2rnn_sequence_backward_sums)[] = {
-    {-1, 33, 9, 24}, /* 0 total_d_reshaped_u_units */
+    {-1, 33, 7, 24}, /* 0 total_d_reshaped_u */
     {-1, 34, 3, 25}, /* 1 total_d_exp_a_log */
     {25, -1, 3, 26}, /* 2 d_b_f */
     {27, -1, 2, 27}, /* 3 d_d */
@@ -373,11 +372,13 @@ static const int16_t CELLGEN_NAME(m2rnn_sequence_backward_reverse_3_uses)[] = {
 /* places */
 static const int16_t CELLGEN_NAME(m2rnn_sequence_backward_reverse_4_uses)[] = {21, 26,};
 /* places */
-static const int16_t CELLGEN_NAME(m2rnn_sequence_backward_reverse_5_uses)[] = {26, 27, 28, 20, 16, 35,};
+static const int16_t CELLGEN_NAME(m2rnn_sequence_backward_reverse_5_uses)[] = {26, 27, 28,};
 /* places */
 static const int16_t CELLGEN_NAME(m2rnn_sequence_backward_reverse_6_uses)[] = {25, 13, 15, 14, 16, 29, 30,};
 /* places */
 static const int16_t CELLGEN_NAME(m2rnn_sequence_backward_reverse_7_uses)[] = {8, 23, 31, 9, 10, 32,};
+/* places */
+static const int16_t CELLGEN_NAME(m2rnn_sequence_backward_reverse_8_uses)[] = {20, 28, 16, 35,};
 /* how, of, width, other, is_optional */
 static const cellgen_place CELLGEN_NAME(m2rnn_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 3, 0, -1, 1}, /* 0 d_s */
@@ -458,7 +459,7 @@ static const cg_stage CELLGEN_NAME(m2rnn_sequence_backward_reverse_stages)[] = {
         CELLGEN_IS_LOOP, 1, /* kind, barrier */
         9, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(m2rnn_sequence_backward_reverse_5), /* equations */
-        6, CELLGEN_NAME(m2rnn_sequence_backward_reverse_5_uses), /* uses, use */
+        3, CELLGEN_NAME(m2rnn_sequence_backward_reverse_5_uses), /* uses, use */
         0, 0, 0, 0, /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
@@ -477,6 +478,15 @@ static const cg_stage CELLGEN_NAME(m2rnn_sequence_backward_reverse_stages)[] = {
         2, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(m2rnn_sequence_backward_reverse_7), /* equations */
         6, CELLGEN_NAME(m2rnn_sequence_backward_reverse_7_uses), /* uses, use */
+        0, 0, 0, 0, /* keeps, keep, wants, want */
+        CELLGEN_NO_GROUP,
+        CELLGEN_NO_WEIGHT_GRADIENTS,
+    },
+    { /* reverse_8 */
+        CELLGEN_IS_LOOP, 1, /* kind, barrier */
+        0, -1, 0, /* units, heads, granularity */
+        CELLGEN_NAME(m2rnn_sequence_backward_reverse_8), /* equations */
+        4, CELLGEN_NAME(m2rnn_sequence_backward_reverse_8_uses), /* uses, use */
         0, 0, 0, 0, /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
@@ -532,7 +542,7 @@ static const cellgen_chain CELLGEN_NAME(m2rnn_sequence_backward_deferred_5_chain
 static const int16_t CELLGEN_NAME(m2rnn_sequence_backward_deferred_5_in_place)[] = {4, -1,};
 /* how, of, width, other, is_optional */
 static const cellgen_place CELLGEN_NAME(m2rnn_sequence_backward_deferred_places)[] = {
-    {CELLGEN_AT_SUMS, 24, 9, -1, 0}, /* 0 d_reshaped_u_units */
+    {CELLGEN_AT_SUMS, 24, 7, -1, 0}, /* 0 d_reshaped_u */
     {CELLGEN_AT_KEPT, 17, 0, -1, 0}, /* 1 d_sum_reshaped_s_prev_reshaped_u */
     {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, /* 2 s_prev */
     {CELLGEN_AT_SUMS, 25, 3, -1, 0}, /* 3 d_exp_a_log */
@@ -613,7 +623,7 @@ static const cg_stage CELLGEN_NAME(m2rnn_sequence_backward_deferred_stages)[] = 
 static const cellgen_stage_rows CELLGEN_NAME(m2rnn_sequence_backward_deferred_rows)[] = {{0, 3, 1}, {3, 1, 0}, {4, 1, 0},};
 /* places, stages, runs, can_split, free_units, free_granularity, place, stage, run */
 static const cg_part CELLGEN_NAME(m2rnn_sequence_backward_parts)[] = {
-    {36, 7, 0, 0, -1, 0, CELLGEN_NAME(m2rnn_sequence_backward_reverse_places), CELLGEN_NAME(m2rnn_sequence_backward_reverse_stages), 0},
+    {36, 8, 0, 0, -1, 0, CELLGEN_NAME(m2rnn_sequence_backward_reverse_places), CELLGEN_NAME(m2rnn_sequence_backward_reverse_stages), 0},
     {19, 5, 3, 0, -1, 0, CELLGEN_NAME(m2rnn_sequence_backward_deferred_places), CELLGEN_NAME(m2rnn_sequence_backward_deferred_stages), CELLGEN_NAME(m2rnn_sequence_backward_deferred_rows)},
 };
 /* member, by */
@@ -640,7 +650,7 @@ static const cg_function CELLGEN_NAME(m2rnn_sequence_backward_table) = {
     CELLGEN_NAME(m2rnn_sequence_backward_parts), /* part */
     14, 10, 1, 8, /* zeros, flag_strides, reads_before, product_rows */
     28, /* members */
-    5, 1, 49, 7, 0, 8, 4, 0, /* series, links, memories, kept, constants, totals, sums, steps_totals */
+    5, 1, 48, 7, 0, 8, 4, 0, /* series, links, memories, kept, constants, totals, sums, steps_totals */
     CELLGEN_NAME(m2rnn_sequence_backward_members), /* member */
     CELLGEN_NAME(m2rnn_sequence_backward_over_time), /* over_time */
     CELLGEN_NAME(m2rnn_sequence_backward_states), /* link */

@@ -174,3 +174,30 @@ def test_a_matrix_by_a_weight_goes_through_tiles() -> None:
             s = np.tanh(s @ given["u"]) + np.einsum("bi,ink->bnk", x, given["w"])[..., None]
         found = kernel.sequence_forward(**given).s_last
         np.testing.assert_allclose(found, s, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("rows", [1, 13, 40])
+def test_gradients_of_a_matrix_by_a_weight_go_through_tiles(rows: int) -> None:
+    _, _, backward = generate(ByHead).of("c")["by_head.c"].partition("by_head_sequence_backward: ")
+    assert "cg_gemm_nt(nK, nD, nD, " in backward
+    assert "cg_gemm_tn(nD, nD, nK, " in backward
+    kernel, rng = api.compile(ByHead), np.random.default_rng(0)
+    T, B, N, D = 20, 3, 2, 19
+    given = kernel.init(rng, dtype=np.float64, B=B, I=3, N=N, K=rows, D=D)
+    u = given["u"] = 0.2 * rng.standard_normal((N, D, D))
+    given["x"], lengths = rng.standard_normal((T, B, 3)), [T, 0, 17]
+    run = kernel.sequence_forward(**given, lengths=lengths, save=True)
+    d_s = rng.standard_normal(run.s.shape)
+    back = {"s": run.s, "saved": run.saved, "d_s": d_s}
+    found = kernel.sequence_backward(**given, **back, threads=1)
+    many = kernel.sequence_backward(**given, **back, threads=3)
+    d_u, d_prev = np.zeros_like(u), np.zeros_like(d_s[0])
+    for t in reversed(range(T)):
+        valid = (t < np.array(lengths))[:, None, None, None]
+        before = run.s[t - 1] if t else np.broadcast_to(given["s_prev"], d_prev.shape)
+        d_product = valid * (d_s[t] + d_prev) * (1 - np.tanh(before @ u) ** 2)
+        d_u += np.einsum("bnkd,bnke->nde", before, d_product)
+        d_prev = np.where(valid, d_product @ u.swapaxes(1, 2), d_prev)
+    np.testing.assert_allclose(found.d_u, d_u, rtol=1e-11, atol=1e-11)
+    np.testing.assert_allclose(found.d_s_prev, d_prev, rtol=1e-11, atol=1e-11)
+    assert all(np.array_equal(one, other) for one, other in zip(found, many, strict=True))

@@ -22,6 +22,7 @@ from cellgen.schedule.lower.plan import (
     StripPlan,
     TimePlan,
 )
+from cellgen.schedule.lower.tile_products import tile_product
 from cellgen.schedule.lower.touched import loaded, stored
 from cellgen.schedule.lower.touches import are_apart, fits, go_together, in_vectors, touches
 from cellgen.schedule.lower.verify import verify
@@ -105,7 +106,10 @@ def _may_fuse(stage: StagePlan) -> bool:
 
 
 def _together(stages: Iterable[LoopPlan]) -> list[list[LoopPlan]]:
-    """Put each loop to the last ones that may go through strips with it, in an order that holds."""
+    """Put each loop to the last ones that may go through strips with it, in an order that holds.
+
+    A product stays alone: it goes through tiles.
+    """
     items: list[list[LoopPlan]] = []
     for stage in stages:
         for position in reversed(range(len(items))):
@@ -136,6 +140,7 @@ def _joins(own: LoopPlan, stage: LoopPlan, axes: Shape) -> bool:
         own.wants == stage.wants
         and fits(stage.loop, axes)
         and go_together(own.loop, stage.loop, axes)
+        and not any(tile_product(one.loop, axes) for one in (own, stage))
     )
 
 

@@ -25,6 +25,7 @@ from cellgen.schedule.lower.plan import (
     RoutinePlan,
     StripPlan,
 )
+from cellgen.schedule.lower.tile_products import tile_product
 from cellgen.schedule.schedule import Access, Buffer, Line, Loop, Store, View, describe
 from cellgen.targets.c.loops import (
     LoopLines,
@@ -33,6 +34,7 @@ from cellgen.targets.c.loops import (
     offset_of,
     routine_call,
 )
+from cellgen.targets.c.matrix_products import product_lines
 from cellgen.targets.c.nests import entries, read_lengths, zeroed
 from cellgen.targets.c.strips import StripContext, StripWriter
 from cellgen.targets.c_expressions import c_factor
@@ -133,6 +135,10 @@ class EquationsWriter(LoopWriter):
         if stage.leaves_out:
             lines.before.append(VALIDITY)
             self._leave_out(stage.loop, lines)
+        product = tile_product(stage.loop, stage.loop.axes)
+        if product is not None and product.kind.adds:
+            axes, pointer = stage.loop.axes, self.pointers.__getitem__
+            lines = replace(lines, product=product_lines(product, axes, pointer))
         return replace(lines, down=stage.down)
 
     def _leave_out(self, loop: Loop, lines: LoopLines) -> None:

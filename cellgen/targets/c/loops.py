@@ -26,7 +26,7 @@ class LoopLines:
 
     ``down``: from the last row to the first; ``sums``: locals to which every unit adds. A nest has
     so many loops between a row and its units, ``depth``, ``opened`` and ``closed``, and so many
-    units, ``width``.
+    units, ``width``; or it is a ``product`` of each row, in place of these.
     """
 
     comments: list[str] = field(default_factory=list)
@@ -38,6 +38,7 @@ class LoopLines:
     sums: list[str] = field(default_factory=list)
     opened: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
+    product: list[str] = field(default_factory=list)
     width: str = ""
     depth: int = 0
     down: bool = False

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol
 
 from sympy import Expr
 
 from cellgen.language.value import Value
 from cellgen.schedule.lower.plan import StripPlan
+from cellgen.schedule.lower.tile_products import tile_product
 from cellgen.schedule.lower.touches import in_vectors, walk_in
 from cellgen.schedule.schedule import Access, BufferKind, Line, Load, Loop, Store, View
 from cellgen.targets.c.loops import comments_of
-from cellgen.targets.c.matrix_products import product_lines
+from cellgen.targets.c.matrix_products import product_lines, value_of
 from cellgen.targets.c.nests import entries, zeroed
 from cellgen.targets.c_expressions import c_axis, c_expression, c_factor
 
@@ -81,19 +81,19 @@ class StripWriter:
 
     def _product(self) -> list[str]:
         """The lines of a stage that is one product; none for any other."""
-        loop = self.stage.loops[0]
-        values, inverses = self.places.inverted(loop)
-        if inverses:
+        (loop, *more), axes = self.stage.loops, self.stage.axes
+        product = None if more else tile_product(loop, axes)
+        if product is None:
             return []
-        lines = product_lines(
-            self.stage, values, self.places.pointers.__getitem__, partial(self._first, loop)
-        )
-        return [*comment_of(loop), *lines] if lines else []
-
-    def _first(self, loop: Loop, item: Load | Line) -> str:
-        """Where an array begins, in the current row if it has rows."""
-        assert item.view is not None
-        return self._begin(item.view, rows=walk_in(item, loop, self.stage.axes).rows)
+        declared = []
+        for item in product.arrays:
+            assert item.view is not None
+            begin = self._begin(item.view, rows=walk_in(item, loop, axes).rows)
+            constant = "const " if isinstance(item, Load) else ""
+            pointer = self.places.pointers[value_of(item)]
+            declared.append(f"{constant}real *{pointer} = {begin};")
+        lines = product_lines(product, axes, self.places.pointers.__getitem__)
+        return [*comment_of(loop), *declared, *lines]
 
     # --- around strips ---
 
