@@ -13,7 +13,13 @@ from cellgen.program.jumps import jump_of
 from cellgen.program.recurrence import Recurrence, RecurrenceClass
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import lengths
-from cellgen.runtime.call.segments import PAYS_STEPS, PAYS_UNITS, Segmentation
+from cellgen.runtime.call.segments import (
+    PAYS_STEPS,
+    PAYS_UNITS,
+    TOLERANT_STEPS,
+    TOLERANT_UNITS,
+    Segmentation,
+)
 from cellgen.runtime.options import FORWARD
 from cellgen.views.explanation import ChoiceRow, ExplainedShape, Section
 
@@ -54,11 +60,11 @@ def segments_section(
         )
     if shape is not None:
         forward = next(f for f in functions if f.name == FORWARD)
-        rows.append(_of_shape(forward, shape))
+        rows.append(_of_shape(forward, shape, recurrence.kind))
     return Section(TITLE, tuple(rows))
 
 
-def _of_shape(forward: Function, shape: ExplainedShape) -> ChoiceRow:
+def _of_shape(forward: Function, shape: ExplainedShape, kind: RecurrenceClass) -> ChoiceRow:
     """The segments of a shape, and whether they pay."""
     sizes = dict(shape.sizes)
     steps, rows = sizes["T"], sizes["B"]
@@ -67,8 +73,18 @@ def _of_shape(forward: Function, shape: ExplainedShape) -> ChoiceRow:
     count = Segmentation().count(steps, units)
     if count == 1:
         return ChoiceRow("at this shape: one segment, step by step", "few steps, or many units")
-    pays = steps >= PAYS_STEPS and rows * units <= PAYS_UNITS
     what = f"at this shape: {count} segments of {steps // count:,} steps a row"
+    fewest, most = TOLERANT_UNITS
+    if kind is RecurrenceClass.DENSE and rows == 1 and fewest <= units <= most:
+        pays = steps >= TOLERANT_STEPS
+        verdict = "with tolerance=1e-6 it pays where the cell forgets within a segment"
+        return ChoiceRow(
+            f"{what}; {verdict if pays else 'it does not pay'}",
+            f"on CPUs it pays from {TOLERANT_STEPS:,} steps on for a row of {fewest} to {most} "
+            "units that read each other: segments read the matrix of a product once for all; "
+            "without a tolerance they end in steps",
+        )
+    pays = steps >= PAYS_STEPS and rows * units <= PAYS_UNITS
     verdict = "it pays where the cell forgets within a segment" if pays else "it does not pay"
     return ChoiceRow(
         f"{what}; {verdict}",

@@ -21,6 +21,8 @@ LINK = re.compile(r"(?<=\]\()(\.\./[^)#\s]+)(#[^)\s]*)?(?=\))")
 SHOWN = {".py": "python", ".c": "c", ".h": "c", ".json": "json", ".toml": "toml", ".yml": "yaml"}
 SOURCES = "source"
 CELLS = "reference/cells.md"
+TAGS = {"how-to/wheels.md": ["no compiler", "without a compiler"]}
+"""What many people ask, which the search then answers with a page before those of cells."""
 NAME = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 """A cell in the table of all, which leads to its page."""
 
@@ -74,6 +76,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     markdown = parts.filled(home.page() if is_first else markdown)
     if is_first:
         page.meta["hide"] = ["navigation", "toc"]
+    if page.file.src_uri in TAGS:
+        page.meta["tags"] = TAGS[page.file.src_uri]
     if page.file.src_uri == explorer.PAGE:
         page.meta.update(explorer.META)
     if page.file.src_uri.startswith(SOURCES):

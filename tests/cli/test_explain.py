@@ -196,6 +196,19 @@ def test_segments_of_time_are_explained_with_when_they_pay():
     assert "it does not pay" in at(B=2)
     assert "it does not pay" in at(T=4096)
     assert at(T=1000) == "at this shape: one segment, step by step"
+    dense = cellgen.load("gru")
+
+    def of_gru(**sizes):
+        shape = ExplainedShape({"T": 16384, "B": 1, "I": 4, "H": 64} | sizes, threads=1)
+        return rows(explain(GRU, shape, dense), title)[-1]
+
+    for sizes in ({}, {"H": 256, "T": 8192}, {"H": 32, "T": 8192}):
+        assert of_gru(**sizes).endswith(
+            "steps a row; with tolerance=1e-6 it pays where the cell forgets within a segment"
+        )
+    assert of_gru(H=8).endswith("steps a row; it pays where the cell forgets within a segment")
+    for sizes in ({"H": 16}, {"T": 4096}, {"B": 2}, {"H": 512, "T": 65536}):
+        assert "it does not pay" in of_gru(**sizes) or "one segment" in of_gru(**sizes)
     assert rows(explain(LIF), title) == ["refused: `s = spike(v - threshold)` jumps"]
     assert rows(explain(GRU), title)[-1].startswith("units read each other: from some 64 units")
     assert len(rows(explain(IndRNN), title)) == 1

@@ -167,6 +167,7 @@ def test_a_tag_leads_to_the_cells_that_have_it(site, browser):
     with opened(browser, site, "gallery/lif.html") as tab:
         assert tab.locator(".md-tags").inner_text().split("\n") == ["recurrence dense", "spiking"]
         tab.click(".md-tags a:text-is('spiking')")
+        tab.locator("h2 .md-tag").first.wait_for()
         heads = tab.locator("h2 .md-tag").all_inner_texts()
         assert "spiking" in heads
         assert len(heads) < 20

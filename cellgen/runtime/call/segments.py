@@ -35,6 +35,9 @@ and numbers of a state over all of them at most."""
 PAYS_STEPS, PAYS_UNITS = 16384, 8
 """Where segments are faster than steps on a CPU, by benchmarks/long_rows.py: from so many steps on,
 up to so many numbers of a state over all rows."""
+TOLERANT_STEPS, TOLERANT_UNITS = 8192, (32, 256)
+"""Where one row whose units read each other gains with a tolerance of 1e-6, by
+benchmarks/long_rows_dense.py."""
 WARM = 4
 """A guess runs one of so many parts of the segment before."""
 NEAR = 4

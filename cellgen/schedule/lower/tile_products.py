@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from sympy import Expr
 
+from cellgen.language.ops import Form
 from cellgen.language.value import Shape
 from cellgen.schedule.lower.touches import walk_in
-from cellgen.schedule.schedule import Form, Line, Load, Loop, Store
+from cellgen.schedule.schedule import Line, Load, Loop, Store
 
 INNER = 3
 """Axes that a product tells apart, one of which is summed along."""

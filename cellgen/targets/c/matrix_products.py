@@ -20,9 +20,10 @@ def product_lines(product: TileProduct, axes: Shape, pointer: Callable[[Value], 
     """The loops over axes that a product has others side by side along, and its routine."""
     outer = [f"axis{n}" for n in range(1, len(axes) - INNER + 1)]
     kind = product.kind
+    items: tuple[Line | Load, ...] = product.arrays
     target, left, right = (
         _place(pointer(value_of(one)), strides, unit, outer)
-        for one, strides, unit in zip(product.arrays, product.strides, kind.unit, strict=True)
+        for one, strides, unit in zip(items, product.strides, kind.unit, strict=True)
     )
     sizes = ", ".join(c_axis(axes[-INNER:][axis]) for axis in kind.sizes)
     loops = [
