@@ -35,7 +35,8 @@ def main() -> None:
         if error.filename is not None:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer fails no more
-        print(f"cellgen: the output cannot be written: {error.strerror}", file=sys.stderr)
+        if not isinstance(error, BrokenPipeError):  # a reader, as `head`, may have had enough
+            print(f"cellgen: the output cannot be written: {error.strerror}", file=sys.stderr)
         sys.exit(FAILED)
 
 

@@ -812,5 +812,7 @@ def test_output_that_cannot_be_written_is_said_in_a_line(command) -> None:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "cellgen: the output cannot be written: No space left on device\n"
+    ended = ["bash", "-c", 'exec 3> >(exec true); sleep 0.2; exec "$@" >&3', "bash", *words]
+    assert subprocess.run(ended, capture_output=True, text=True, check=False).stderr == ""
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", *words]
     assert subprocess.run(closed, capture_output=True, text=True, check=False).stderr == ""

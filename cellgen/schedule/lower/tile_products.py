@@ -22,7 +22,7 @@ Moves = tuple[bool, bool, bool]
 
 
 @dataclass(frozen=True)
-class Kind:
+class TileKind:
     """A product, and along which of the three axes each array moves: target, left and right.
 
     ``unit`` is the axis along which each has no gaps, ``sizes`` are rows and columns of the target
@@ -39,10 +39,10 @@ class Kind:
 
 
 ROWS, INNERS, COLUMNS = (True, False, True), (True, True, False), (False, True, True)
-KINDS = (
-    Kind(Form.NN, ROWS, INNERS, COLUMNS, (2, 1, 2), (0, 2, 1)),
-    Kind(Form.NT, INNERS, ROWS, COLUMNS, (1, 2, 2), (0, 1, 2)),
-    Kind(Form.TN, COLUMNS, INNERS, ROWS, (2, 1, 2), (1, 2, 0), adds=True),
+TILE_KINDS = (
+    TileKind(Form.NN, ROWS, INNERS, COLUMNS, (2, 1, 2), (0, 2, 1)),
+    TileKind(Form.NT, INNERS, ROWS, COLUMNS, (1, 2, 2), (0, 1, 2)),
+    TileKind(Form.TN, COLUMNS, INNERS, ROWS, (2, 1, 2), (1, 2, 0), adds=True),
 )
 """By a weight, by its transpose, and the weight's own gradient, a sum over rows too."""
 
@@ -51,7 +51,7 @@ KINDS = (
 class TileProduct:
     """A nest that is a product: target, left and right, and by how much each moves by axis."""
 
-    kind: Kind
+    kind: TileKind
     arrays: tuple[Line, Load, Load]
     strides: tuple[tuple[Expr, ...], ...]
 
@@ -66,13 +66,13 @@ def tile_product(loop: Loop, axes: Shape) -> TileProduct | None:
     for left, right in (loop.loads, loop.loads[::-1]):
         arrays = (line, left, right)
         strides = tuple(walk_in(one, loop, axes).strides for one in arrays)
-        kind = next((one for one in KINDS if _is(one, line.store, strides)), None)
+        kind = next((one for one in TILE_KINDS if _is(one, line.store, strides)), None)
         if kind is not None:
             return TileProduct(kind, arrays, strides)
     return None
 
 
-def _is(kind: Kind, store: Store, strides: Sequence[Sequence[Expr]]) -> bool:
+def _is(kind: TileKind, store: Store, strides: Sequence[Sequence[Expr]]) -> bool:
     """Whether arrays move as those of a product do, every entry of the target having one sum."""
     moves = [tuple(stride != 0 for stride in each[-INNER:]) for each in strides]
     along = [each[-INNER:][axis] for each, axis in zip(strides, kind.unit, strict=True)]
