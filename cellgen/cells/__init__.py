@@ -11,16 +11,20 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from cellgen.runtime.folders import origin_of
 from cellgen.runtime.imports import whole_imports
 
 if TYPE_CHECKING:
     from cellgen.cells.shipped import *
     from cellgen.cells.shipped import SHIPPED as SHIPPED
+    from cellgen.language.cell import Cell
 
 
-def ships(cell: type[object]) -> bool:
-    """Tell whether a class is a cell that ships; none of them is imported for an author's own."""
-    return cell.__module__.startswith(f"{__name__}.") and cell in _shipped().SHIPPED
+def ships(cell: type[Cell]) -> bool:
+    """Tell whether a cell ships; the others are not imported for it where sources are generated."""
+    if not cell.__module__.startswith(f"{__name__}."):
+        return False
+    return origin_of(cell.definition.name) == cell.definition.origin or cell in _shipped().SHIPPED
 
 
 def __getattr__(name: str) -> object:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NoReturn
 
 import numpy as np
@@ -515,17 +515,15 @@ def test_a_worker_that_is_interrupted_while_it_begins_ends_without_a_word() -> N
 def test_a_process_that_dies_is_said_and_the_others_are_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    dies = partial(
+        signal.raise_signal, signal.SIGKILL
+    )  # as where a kernel writes where it must not
     monkeypatch.setattr(several, "_begin_worker", dies)
     found = several.check_each((Elman, ElmanRelu), jobs=2, say=str, done=lambda *_: None)
     assert [failure.name for failure in found] == ["elman", "elman_relu"]
     for failure in found:
         assert isinstance(failure, Failure)
         assert f"by itself to see which: cellgen check {failure.name}" in str(failure.error)
-
-
-def dies() -> None:
-    """What a worker does whose kernel writes where it must not."""
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
