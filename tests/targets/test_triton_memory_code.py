@@ -16,6 +16,7 @@ from cellgen.cells import MLSTM, RWKV7, DeltaNet, GatedDeltaNet, GatedLinearAtte
 from cellgen.proof.machine.assembled import assemble
 from cellgen.proof.machine.compiled import HOPPER, MI300, SpecialisedKernel, compile_kernels
 from cellgen.targets.triton.memory import MemoryKernels, memory_head
+from cellgen.targets.triton.memory_plan import CONFIGURATIONS
 from cellgen.targets.triton.plan import Configuration, Count, KernelLaunch
 from tests.targets.test_triton_memories import CELLS, HEAD, spelled
 
@@ -129,14 +130,16 @@ def test_a_kernel_compiles_for_devices_of_amd(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [HOPPER, MI300], ids=["hopper", "mi300"])
+@pytest.mark.parametrize("width", CONFIGURATIONS)
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.definition.name)
 def test_every_configuration_compiles(
-    cell: type[Cell], target: tuple[str, int | str, int], tmp_path: Path
+    cell: type[Cell], width: int, target: tuple[str, int | str, int], tmp_path: Path
 ) -> None:
     path, kernels = module(cell, tmp_path)
     wanted = [
-        specialised(path, kernels, launch, one, one.most)
+        specialised(path, kernels, launch, one, width)
         for launch in launches_of(kernels)
         for one in kernels.plan.configurations[launch.kernel]
+        if one.most == width
     ]
     assert len(compile_kernels(wanted, target)) == len(wanted)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from threading import Barrier
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ pytest.importorskip("triton")
 
 import cellgen.torch  # noqa: E402
 from cellgen.runtime.build import cache  # noqa: E402
-from cellgen.runtime.progress import CallProgress  # noqa: E402
+from cellgen.runtime.progress import CallProgress, progress  # noqa: E402
 from cellgen.torch import choice, first_use, launched  # noqa: E402
 from cellgen.torch.choice import Candidate  # noqa: E402
 from cellgen.torch.errors import DeviceRunError  # noqa: E402
@@ -305,3 +307,65 @@ def test_a_call_without_gradients_saves_nothing_and_compares_no_gradient(
     assert passes == []
     called()
     assert passes
+
+
+# --- how times are taken on a device -------------------------------------------------------------
+
+
+@dataclass
+class Stopwatch:
+    """In place of a device: each launch takes the next of some milliseconds."""
+
+    took: Iterator[float]
+    now: float = 0.0
+    flushes: int = 0
+
+    def launch(self, rows: object) -> None:
+        self.now += next(self.took)
+
+    def event(self, enable_timing: bool) -> object:
+        mark = SimpleNamespace()
+        mark.record = lambda: setattr(mark, "at", self.now)
+        mark.elapsed_time = lambda end: end.at - mark.at
+        return mark
+
+    def zero_(self) -> None:
+        self.flushes += 1
+        self.now += 100.0  # is not timed
+
+
+@pytest.mark.parametrize(("once", "rounds"), [(0.1, 15), (4.0, 5), (900.0, 3)])
+def test_a_time_is_the_median_of_some_launches(
+    once: float, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = [7.0 * once] * (rounds // 3) + [once] * (rounds - rounds // 3)
+    watch = Stopwatch(iter([50.0, once, *late]))  # the first launch loads the kernel
+    monkeypatch.setattr(torch.cuda, "Event", watch.event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    timer = choice.DeviceTimer(torch.device("cpu"))
+    timer._flushed = watch
+    assert timer.time(Candidate(watch, "s_scan", {}, ())) == pytest.approx(once)
+    assert watch.flushes == rounds + 1
+    assert next(watch.took, None) is None
+
+
+def test_candidates_compile_beside_each_other_and_a_wrong_one_is_left_to_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choice, "_workers", lambda: 3)
+    meet = Barrier(3, timeout=20)
+    made: list[int] = []
+
+    class Memory:
+        def make(self, rows: object) -> None:
+            made.append(1)
+
+        def compile(self, rows: object) -> None:
+            assert len(made) == 3  # arrays are there
+            meet.wait()
+            raise RuntimeError("ptxas")
+
+    timer = choice.DeviceTimer(torch.device("cpu"))
+    with progress("choosing") as bar:
+        timer.prepare([Candidate(Memory(), "s_scan", {}, ())] * 3, bar)
+    assert not meet.broken

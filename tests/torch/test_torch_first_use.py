@@ -52,7 +52,8 @@ def test_kernels_are_compared_once(
 ) -> None:
     called("min_gru")
     assert len(facts) == 1
-    (fact,) = facts.values()
+    ((key, fact),) = facts.items()
+    assert cache.OWN.search(key)  # `cellgen cache clear` removes it
     assert fact["left_out"] == []
     first_use._proved.cache_clear()
     monkeypatch.setattr(first_use, "_compared", lambda *_: pytest.fail("compared again"))
