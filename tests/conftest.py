@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -304,7 +305,7 @@ def most_cells_are_quickly_compiled(pytestconfig: pytest.Config) -> None:
     The time driver that every cell is linked with, and cells that other processes compile, are as
     users have them. An entry of the cache says with which flags it was made.
     """
-    if "slow" in pytestconfig.option.markexpr:
+    if asks_for_slow_tests(pytestconfig.option.markexpr):
         return
     entry = shared_object._entry
 
@@ -347,9 +348,14 @@ def compiled_as_by_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.conftest.QUICK_FLAGS", ())
 
 
+def asks_for_slow_tests(marks: str) -> bool:
+    """Tell whether ``-m`` takes slow tests; ``not slow`` leaves them out, as is done without it."""
+    return re.search(r"(?<!not )\bslow\b", marks) is not None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is marked ``slow`` unless ``-m`` asks for it."""
-    if "slow" in config.option.markexpr:
+    if asks_for_slow_tests(config.option.markexpr):
         return
     slow = {item for item in items if item.get_closest_marker("slow")}
     config.hook.pytest_deselected(items=[*slow])

@@ -12,7 +12,7 @@ from cellgen.cells import SHIPPED, Elman
 from cellgen.language.cell import Cell
 from cellgen.runtime.paths import generated_folder
 from tests import cover as covers
-from tests.conftest import TYPICAL, optimised
+from tests.conftest import TYPICAL, asks_for_slow_tests, optimised
 from tests.cover import Traits, cover, each_of, of_equations, of_interface, of_source
 
 KINDS = (of_interface, of_equations, of_source)
@@ -40,6 +40,21 @@ def test_cells_that_are_compiled_as_users_do_have_every_trait_of_every_cell(
     covered = set[object]().union(*map(traits, taken))
     assert covered == set[object]().union(*map(traits, SHIPPED))
     assert {*TYPICAL} <= {*taken}
+
+
+@pytest.mark.parametrize(
+    ("marks", "asks"),
+    [
+        ("", False),
+        ("slow", True),
+        ("not slow", False),
+        ("(not slow) and not of_numpy", False),
+        ("(slow or not slow) and not of_numpy", True),
+    ],
+)
+def test_who_leaves_slow_tests_out_does_not_ask_for_them(marks: str, asks: bool) -> None:
+    """As suites of bridges do: their cells are compiled as those of other tests."""
+    assert asks_for_slow_tests(marks) is asks
 
 
 @each_kind
