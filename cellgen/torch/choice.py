@@ -16,6 +16,7 @@ import logging
 import math
 import os
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -53,6 +54,9 @@ FLUSHED = 1 << 28
 than Python takes to launch the kernel behind them."""
 ROUNDS, SECONDS = (3, 15), 0.02
 """Times that a kernel is timed, at least and at most, and for how long about."""
+PATIENCE = 30.0
+"""Seconds after which kernels are compiled no more, but for the first of each list: products of
+float32 that are formed term by term are long texts for an assembler."""
 
 log = logging.getLogger("cellgen")
 
@@ -65,6 +69,8 @@ class Candidate:
     kernel: str
     settings: Mapping[str, int]
     rows: Sequence[Row]
+    place: int = 0
+    """In the list of its kernel."""
 
     def launch(self) -> None:
         """Launch the kernel as often as the passes do."""
@@ -74,8 +80,8 @@ class Candidate:
 class Timer(Protocol):
     """What compiles candidates, and says how many milliseconds one takes."""
 
-    def prepare(self, candidates: Sequence[Candidate], bar: CallProgress) -> None:
-        """Compile some candidates; those that cannot be compiled fail when they are timed."""
+    def prepare(self, candidates: Sequence[Candidate], bar: CallProgress) -> Sequence[Candidate]:
+        """Compile some candidates; returns those that may be timed."""
 
     def time(self, candidate: Candidate) -> float:
         """Milliseconds. Raises whatever a compiler or a device does."""
@@ -196,6 +202,8 @@ def _recalled_or_measured(
             found = apart_from_modes.submit(_measured, launch, theta, timer).result()
         if found:
             _remember(stated, found)
+        else:
+            log.warning("%s: no configuration of its kernels could be timed", launch.cell)
     return found
 
 
@@ -302,23 +310,21 @@ def _times(
         arrays[name] = memory.new(name).normal_(generator=numbers)
     shared = [name for name, buffer in buffers.items() if buffer["shares"]]
     wanted = {_key(k, rows): (k, rows) for of in passes.values() for k, rows in of.items()}
-    candidates: list[tuple[Key, Candidate]] = []
-    for key, (kernel, rows) in wanted.items():
-        for one in memory.configurations(kernel):
-            if one["blocks"]["BT"] != length:
-                continue
-            settings = settings_of(one)
+    candidates: list[Candidate] = []
+    for kernel, rows in wanted.values():
+        every = [settings_of(one) for one in memory.configurations(kernel)]
+        fitting = (settings for settings in every if settings["BT"] == length)
+        for place, settings in enumerate(fitting):
             run = replace(memory, chosen={"": {"BT": length}, kernel: settings}, arrays=arrays)
-            candidates.append((key, Candidate(run, kernel, settings, rows)))
-    timer.prepare([one for _, one in candidates], bar)
+            candidates.append(Candidate(run, kernel, settings, rows, place))
     times: dict[Key, Timed] = {key: [] for key in wanted}
-    for key, candidate in candidates:
+    for one in timer.prepare(candidates, bar):
         for name in shared:
             arrays.pop(name, None)
         try:
-            times[key].append((timer.time(candidate), candidate.settings))
-        except Exception as error:  # of a compiler, an assembler, a device that has too little
-            log.debug("%s is left out with %s: %s", candidate.kernel, candidate.settings, error)
+            times[_key(one.kernel, one.rows)].append((timer.time(one), one.settings))
+        except Exception as error:  # of a device that has too little
+            log.info("%s is left out with %s: %s", one.kernel, one.settings, error)
         bar.step()
     return {key: sorted(of, key=lambda one: one[0]) for key, of in times.items()}
 
@@ -338,20 +344,31 @@ class DeviceTimer:
     def _flushed(self) -> Tensor:
         return torch.empty(FLUSHED, dtype=torch.uint8, device=self.device)
 
-    def prepare(self, candidates: Sequence[Candidate], bar: CallProgress) -> None:
-        """Compile beside each other: assemblers are processes, and Triton lets Python go on."""
-        if not candidates:
-            return
-        for candidate in candidates:  # arrays are made by one thread
-            candidate.memory.make(candidate.rows)
+    def prepare(self, candidates: Sequence[Candidate], bar: CallProgress) -> Sequence[Candidate]:
+        """Compile beside each other, for a while; the first of each list always.
 
-        def compile_one(candidate: Candidate) -> None:
-            with suppress(Exception), on_device(self.device), torch.no_grad():
-                candidate.memory.compile(candidate.rows)
+        Assemblers are processes, and Triton lets Python go on.
+        """
+        ordered = sorted(candidates, key=lambda one: one.place)
+        for candidate in ordered:  # arrays are made by one thread
+            candidate.memory.make(candidate.rows)
+        until = time.monotonic() + PATIENCE
+
+        def is_compiled(one: Candidate) -> bool:
+            if one.place and time.monotonic() > until:
+                return False
+            try:
+                with on_device(self.device), torch.no_grad():
+                    one.memory.compile(one.rows)
+            except Exception as error:  # of Triton, or of an assembler
+                log.info("%s is left out with %s: %s", one.kernel, one.settings, error)
+                return False
             bar.step()
+            return True
 
         with ThreadPoolExecutor(_workers()) as pool:
-            list(pool.map(compile_one, candidates))
+            are_compiled = list(pool.map(is_compiled, ordered))
+        return [one for one, is_so in zip(ordered, are_compiled, strict=True) if is_so]
 
     def time(self, candidate: Candidate) -> float:
         """The median of some times, each behind a write that leaves nothing in the cache."""

@@ -34,8 +34,9 @@ class Planted:
     prepared: list[Candidate] = field(default_factory=list)
     timed: list[Candidate] = field(default_factory=list)
 
-    def prepare(self, candidates: Sequence[Candidate], bar: CallProgress) -> None:
+    def prepare(self, candidates: Sequence[Candidate], bar: CallProgress) -> Sequence[Candidate]:
         self.prepared += candidates
+        return candidates
 
     def time(self, candidate: Candidate) -> float:
         self.timed.append(candidate)
@@ -349,7 +350,7 @@ def test_a_time_is_the_median_of_some_launches(
     assert next(watch.took, None) is None
 
 
-def test_candidates_compile_beside_each_other_and_a_wrong_one_is_left_to_its_time(
+def test_candidates_compile_beside_each_other_and_a_wrong_one_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(choice, "_workers", lambda: 3)
@@ -363,9 +364,23 @@ def test_candidates_compile_beside_each_other_and_a_wrong_one_is_left_to_its_tim
         def compile(self, rows: object) -> None:
             assert len(made) == 3  # arrays are there
             meet.wait()
-            raise RuntimeError("ptxas")
+            if rows == "wrong":
+                raise RuntimeError("ptxas")
 
-    timer = choice.DeviceTimer(torch.device("cpu"))
+    every = [Candidate(Memory(), "s_scan", {}, rows) for rows in ("", "wrong", "")]
     with progress("choosing") as bar:
-        timer.prepare([Candidate(Memory(), "s_scan", {}, ())] * 3, bar)
+        found = choice.DeviceTimer(torch.device("cpu")).prepare(every, bar)
     assert not meet.broken
+    assert found == [every[0], every[2]]
+
+
+def test_where_compiling_takes_too_long_the_first_of_each_list_are_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choice, "_workers", lambda: 1)
+    monkeypatch.setattr(choice, "PATIENCE", -1.0)
+    memory = SimpleNamespace(make=lambda rows: None, compile=lambda rows: None)
+    every = [Candidate(memory, of, {}, (), place) for of in ("scan", "back") for place in (0, 1)]
+    with progress("choosing") as bar:
+        found = choice.DeviceTimer(torch.device("cpu")).prepare(every, bar)
+    assert found == [every[0], every[2]]
