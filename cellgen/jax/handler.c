@@ -16,7 +16,7 @@
 static int note_wide(call *one, const cellgen_value *value, const XLA_FFI_Buffer *buffer, int is_result)
 {
     int64_t count = 1;
-    if (!narrow(buffer) || has_steps(one, value))
+    if (!narrow(buffer) || held(one, value, buffer))
         return 1;
     for (int64_t k = 0; k < one->wides; ++k)
         if (one->widened[k].buffer == buffer)
@@ -128,7 +128,7 @@ static void fill_words(call *one)
         const XLA_FFI_Buffer *buffer = one->member[m];
         const cellgen_value *value = &one->function->member[m];
         one->word[m] = word_of(one, value, buffer);
-        one->stored[m] = (unsigned char)(buffer && has_steps(one, value) ? narrow(buffer) : CELLGEN_STORED_REAL);
+        one->stored[m] = (unsigned char)(buffer ? held(one, value, buffer) : CELLGEN_STORED_REAL);
         if (buffer && one->say.last_only && cg_is_shown(value) && !narrow(buffer)) {
             size_t bytes = one->type == XLA_FFI_DataType_F32 ? 4 : 8;
             for (int64_t a = 0; a < buffer->rank; ++a)
@@ -181,7 +181,7 @@ static int fill_checkpoints(call *one, cellgen_options *options)
             continue;
         const XLA_FFI_Buffer *buffer = frame->args.args[n];
         one->again[at] = word_of(one, &forward->member[at], buffer);
-        one->stored_again[at] = (unsigned char)(has_steps(one, &forward->member[at]) ? narrow(buffer) : 0);
+        one->stored_again[at] = (unsigned char)held(one, &forward->member[at], buffer);
     }
     one->options_again = cg_options_again(options);
     one->options_again.stored = one->is_narrow ? one->stored_again : NULL;
@@ -331,14 +331,21 @@ static XLA_FFI_Error *begin(call *one, XLA_FFI_CallFrame *frame)
     return NULL;
 }
 
+/* Begin a call, if the frame is one; 0: it asks for something else, or the call is wrong. */
+static int begins(call *one, XLA_FFI_CallFrame *frame, XLA_FFI_Error **error)
+{
+    if (answers_metadata(frame) || frame->stage != XLA_FFI_ExecutionStage_EXECUTE)
+        return 0;
+    *error = begin(one, frame);
+    return *error == NULL;
+}
+
 CELLGEN_EXPORT XLA_FFI_Error *cellgen_call(XLA_FFI_CallFrame *frame);
 CELLGEN_EXPORT XLA_FFI_Error *cellgen_call(XLA_FFI_CallFrame *frame)
 {
-    if (answers_metadata(frame) || frame->stage != XLA_FFI_ExecutionStage_EXECUTE)
-        return NULL;
     call one;
-    XLA_FFI_Error *error = begin(&one, frame);
-    if (error)
+    XLA_FFI_Error *error = NULL;
+    if (!begins(&one, frame, &error))
         return error;
     if (one.is_narrow && (!note_members(&one) || !note_again(&one) || !widen(&one)))
         return refuse(&one, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);

@@ -133,11 +133,9 @@ static int fill_addresses(call *one, launched *of, int64_t bytes)
 CELLGEN_EXPORT XLA_FFI_Error *cellgen_device_call(XLA_FFI_CallFrame *frame);
 CELLGEN_EXPORT XLA_FFI_Error *cellgen_device_call(XLA_FFI_CallFrame *frame)
 {
-    if (answers_metadata(frame) || frame->stage != XLA_FFI_ExecutionStage_EXECUTE)
-        return NULL;
     call one;
-    XLA_FFI_Error *error = begin(&one, frame);
-    if (error)
+    XLA_FFI_Error *error = NULL;
+    if (!begins(&one, frame, &error))
         return error;
     char element[16];
     const int64_t bytes = element_bytes(attribute(frame, "element", XLA_FFI_AttrType_STRING), element);

@@ -141,9 +141,10 @@ static int tell_sizes(call *one)
     return fault.code == CG_FITS || refuse_shape(one, &one->view[fault.view], &fault);
 }
 
-/* Whether an array has a row for each step, saved ones too; not an output of the last step alone. */
-static int has_steps(const call *one, const cellgen_value *value)
+/* What a kernel finds in an array (cellgen_stored): a buffer of 16 bits says by its type what it holds where it stays as
+ * it is, and weights are widened whatever reads them. */
+static int held(const call *one, const cellgen_value *value, const XLA_FFI_Buffer *buffer)
 {
     const cg_change change = cg_change_of(value, &one->say);
-    return cg_has_steps(value, &change, cg_dim_named(one->cell, "T"));
+    return cg_held(value, &change, cg_dim_named(one->cell, "T"), 0, narrow(buffer), CELLGEN_PRODUCTS_FULL);
 }
