@@ -221,7 +221,7 @@ def become_bound(call: Any, python: Callable[..., Any], places: tuple[object, ..
     """
     kind: Any = type(call)
     module = EXTENSION.count()
-    if module is not None:
+    if module is not None and not isinstance(call, module.Bound):
         call._places = (*places, python)
         with contextlib.suppress(TypeError):  # objects of another layout
             call.__class__ = _direct(kind, module.Bound)

@@ -34,7 +34,7 @@ from cellgen.runtime.abi import Function, axis_length
 from cellgen.runtime.build import extension
 from cellgen.runtime.call import door
 from cellgen.runtime.call import function as function_module
-from cellgen.runtime.call.bound import BoundCall
+from cellgen.runtime.call.bound import AS_ONE, BoundCall
 from cellgen.runtime.call.door import COMPILE_AFTER, EXTENSION, LOOK_AFTER, Door, Extension
 from cellgen.runtime.call.forward import SequenceForward
 from cellgen.runtime.call.function import KernelFunction
@@ -960,6 +960,36 @@ def test_bound_calls_are_cs_from_the_second_one_on(which: str) -> None:
     assert repr(bound).startswith("<bound call of gru.")
     with pytest.raises(CellgenError, match="neither pickled"):
         copy.copy(bound)
+
+
+def test_a_process_that_makes_bound_calls_alone_has_them_in_c(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They count, each a sixteenth of one that Python checks."""
+    module, made = loaded(), list[str]()
+    monkeypatch.setattr(extension, "find", lambda _: made.append("find"))
+    monkeypatch.setattr(door, "EXTENSION", found := Extension())
+    monkeypatch.setenv(door.VARIABLE, "")
+    function: Any = kernel("gru").functions["forward"]
+    bound = function.bind(**(call := given(function.function)))
+    for _ in range(AS_ONE * (LOOK_AFTER - 1)):  # the first one counts as a whole one
+        bound()
+    settled()
+    assert made == []
+    for _ in range(AS_ONE + 1):
+        bound()
+    settled()
+    assert (made, type(bound)) == (["find"], BoundCall)
+    found.module = module
+    for _ in range(AS_ONE):
+        bound()
+    assert isinstance(bound, module.Bound)
+    kind = type(bound)
+    thread = threading.Thread(target=bound)  # whose workspace is another: Python makes it
+    thread.start()
+    thread.join()
+    require_same(bound(), by_python(function, call))
+    assert type(bound) is kind
 
 
 @pytest.mark.parametrize("how", [{"threads": 2}, {"dtype": np.float16}], ids=str)
