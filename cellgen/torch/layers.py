@@ -304,11 +304,7 @@ def _usual(layers: CellLayers, x: Any, state: Any) -> tuple[Tensor, State] | Non
     if state is None and layers.cell.needs_states:
         return None
     states = (state,) if type(state) is Tensor else state
-    results = stack.run(x, states, layers._parameters, layers.batch_first)
-    if results is None:
-        return None
-    output, last = results
-    return output, last if len(last) > 1 else last[0]
+    return stack.run(x, states, layers._parameters, layers.batch_first)
 
 
 def _stack_of(layers: CellLayers) -> Stack | bool:

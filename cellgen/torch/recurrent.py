@@ -86,8 +86,7 @@ class _Recurrent(KnownToTools, torch.nn.RNNBase):
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """As ``torch.nn``: output and final states, of a batch, one sequence or a packed one."""
-        is_compiling = torch.compiler.is_compiling()
-        results = None if is_compiling else self._usual(input, hx)
+        results = None if torch.compiler.is_compiling() else self._usual(input, hx)
         if results is None:
             results = as_node(self, type(self).__name__, (input, hx), {}, {})
         return self._computed(input, hx) if results is None else results
@@ -122,10 +121,8 @@ class _Recurrent(KnownToTools, torch.nn.RNNBase):
             stack = self._make_stack()
         if not isinstance(stack, Stack) or (self.training and self.dropout):
             return None
-        if stack.states == 1 and hx is not None:
-            hx = (hx,)
-        results = stack.run(input, hx, self._parameters, self.batch_first)
-        return None if results is None else (results[0], self._as_states(results[1]))
+        states = (hx,) if len(stack.start) == 1 and hx is not None else hx
+        return stack.run(input, states, self._parameters, self.batch_first)
 
     def _make_stack(self) -> Stack | bool:
         """Say what usual calls take; False where there are none."""

@@ -97,16 +97,16 @@ static void round_results(Run *run)
 /* A state that a call leaves out: where the cell starts. */
 static void *make_state(Run *run, const cellgen_value *value)
 {
-    int64_t sizes[AXES], count = 1;
-    void *word = NULL;
+    size_t count = 1;
     for (int64_t k = 0; k < value->axes; ++k)
-        count *= sizes[k] = length(value->axis[k], run->dims);
-    Tensor made = make(run, value->axes, sizes, run->narrow ? aoti_torch_dtype_float32() : run->dtype);
-    if (made == NULL)
+        count *= (size_t)length(value->axis[k], run->dims);
+    void *word = run->starts < 2 * MOST ? malloc(count * sizeof(double) + 1) : NULL;
+    if (word == NULL) {
+        fail(run, "cellgen: no memory for a state");
         return NULL;
-    own(run, made);
-    aoti_torch_get_data_ptr(made, &word);
-    for (int64_t k = 0; k < count; ++k) {
+    }
+    run->start[run->starts++] = word;
+    for (size_t k = 0; k < count; ++k) {
         if (run->is_double)
             ((double *)word)[k] = value->value;
         else
@@ -251,7 +251,7 @@ static void call(Run *run, cellgen_options *options, int is_usual)
     const cellgen_options *given = is_usual && !run->is_apart && !run->narrow ? NULL : options;
     for (int64_t k = 0; k < function->signature->dims; ++k)
         dims[k] = run->dims[function->signature->dim[k]];
-    bytes = entry->size(dims, given);
+    bytes = bytes_of(run, entry, dims, given);
     void *space = bytes < 0 ? NULL : workspace(bytes);
     if (space == NULL) {
         fail(run, "cellgen: no memory for the workspace");
@@ -358,7 +358,7 @@ static void start(Run *run)
 {
     run->kept_at = NULL;
     run->cell = NULL, run->function = NULL, run->fault = NULL;
-    run->owns = run->spans = run->is_apart = run->is_double = run->narrow = run->checkpoints = 0;
+    run->owns = run->starts = run->spans = run->is_apart = run->is_double = run->narrow = run->checkpoints = 0;
     run->skips = run->is_layer = run->is_step = run->is_in_one = 0;
     run->say = CG_USUAL, run->say.products = -1;
     run->strides = run->own_strides;

@@ -89,7 +89,8 @@ typedef struct {
     const Function *function;
     const char *fault;
     Tensor owned[4 * MOST];
-    int owns;
+    void *start[2 * MOST]; /* of states that the call leaves out */
+    int owns, starts;
     cg_view view[MOST]; /* of theta */
     int64_t step_length[MOST][AXES]; /* of a step that has no axis of its own */
     int64_t dims[DIMS];

@@ -2,10 +2,17 @@
 
 /* --- each thread keeps its workspace, and the record of a call, which takes more than malloc has at hand ----------- */
 
+/* How many bytes a kernel asked for at these dimensions, without options. */
+typedef struct {
+    const cellgen_entry *entry;
+    int64_t dims[DIMS], bytes;
+} Size;
+
 typedef struct {
     void *memory;
     int64_t bytes;
     Run *spare;
+    Size size[2]; /* of the last call forward, and of the last one back */
 } Space;
 
 static pthread_key_t spaces;
@@ -47,6 +54,8 @@ static Run *take_run(void)
 
 static void give_up(Run *run)
 {
+    while (run->starts > 0)
+        free(run->start[--run->starts]);
     Space *space = space_of_thread();
     if (space == NULL || space->spare != NULL)
         free(run);
@@ -69,6 +78,19 @@ static void *workspace(int64_t bytes)
         space->bytes = bytes;
     }
     return space->memory;
+}
+
+/* How many bytes of workspace a call takes: what a thread's last call of the kind asked for, or what the kernel says. */
+static int64_t bytes_of(const Run *run, const cellgen_entry *entry, const int64_t *dims, const cellgen_options *options)
+{
+    const size_t length = (size_t)run->function->signature->dims * sizeof *dims;
+    Space *space = options == NULL ? space_of_thread() : NULL;
+    if (space == NULL)
+        return entry->size(dims, options);
+    Size *size = &space->size[run->function == &run->cell->backward];
+    if (size->entry != entry || memcmp(size->dims, dims, length))
+        size->entry = entry, memcpy(size->dims, dims, length), size->bytes = entry->size(dims, NULL);
+    return size->bytes;
 }
 
 /* --- shapes ------------------------------------------------------------------------------------- */

@@ -6,8 +6,9 @@ None for calls that are not usual, which go the long way. Nothing is looked at h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import torch
@@ -26,74 +27,105 @@ Made: TypeAlias = "tuple[Tensor, tuple[Tensor, ...]]"
 """The first output, and final states, (layers x directions, B, ...)."""
 TRACKED = -1
 """In the place of flags: gradients are wanted."""
+REFUSALS = DeclinedError, RuntimeError, TypeError, AttributeError, ArgumentError, KeyError
+"""What a call that is not usual ends with."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One direction of a layer.
+
+    ``call`` is what it runs, ``tracked`` the same as autograd tracks it; ``first`` is the name of
+    its first parameter, ``parameters`` takes all of them, in the order of the cell's, from those of
+    a module; ``finals`` are the places of final states among the results.
+    """
+
+    call: Call
+    tracked: TrackedLayer
+    first: str
+    parameters: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    finals: tuple[int, ...]
+
+    def run(
+        self, x: Tensor, states: tuple[Any, ...], parameters: Mapping[str, Any], flags: int
+    ) -> Made | None:
+        """Run it; None where C does not."""
+        results: Sequence[Tensor] | None = None
+        if flags == TRACKED:
+            results = run_tracked(self.tracked, x, *states, *self.parameters(parameters))
+        elif self.call.direct is not None:
+            theta = [x, *states, *self.parameters(parameters)]
+            results = self.call.direct.run(theta, save=False, flags=flags)
+        return None if results is None else (results[0], tuple([results[k] for k in self.finals]))
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Layers of a cell, as names of what each call takes.
+    """Layers of a cell, with the directions of each.
 
-    ``places`` are, for each layer, its directions: names of parameters in the order of the cell's,
-    behind the input and the states; ``calls`` are those forward and in reverse; ``finals`` are the
-    places of final states among the results; ``tracked`` are ``calls`` as autograd tracks them. A
-    copy, or what is unpickled, is None: by what number C knows the cell, which a call keeps, holds
-    in this process alone.
+    ``start`` stands for the states of one that are left out; ``only`` is the direction of a stack
+    that has no other. A copy, or what is unpickled, is None: by what number C knows the cell, which
+    a call keeps, holds in this process alone.
     """
 
-    cell: CellFunction
-    calls: tuple[Call, Call]
-    places: tuple[tuple[tuple[str, ...], ...], ...]
-    finals: tuple[int, ...]
-    tracked: tuple[TrackedLayer, TrackedLayer]
+    layers: tuple[tuple[Layer, ...], ...]
+    start: tuple[None, ...]
+    only: Layer | None
     rank: int
-    states: int
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
 
     def run(
         self, x: Any, states: Any, parameters: Mapping[str, Any], batch_first: bool
-    ) -> Made | None:
-        """Compute the last layer's first output and all final states, or nothing.
+    ) -> tuple[Tensor, Any] | None:
+        """Compute the last layer's first output and its final states, a tuple of several.
 
-        ``states`` are (layers x directions, B, ...), or None, where cells say how they start.
+        None for calls that are not usual. ``states`` are (layers x directions, B, ...), or None,
+        where cells say how they start.
         """
-        if type(x) is not Tensor or x.dim() != self.rank or not x.is_cpu:
+        if type(x) is not Tensor or x.dim() != self.rank or not x.is_cpu or not is_quiet():
             return None
         if states is None:
-            states = ()
-        elif type(states) is not tuple or len(states) != self.states or not are_plain(states):
+            states = self.start
+        elif type(states) is not tuple or len(states) != len(self.start) or not are_plain(states):
             return None
         flags = OF_LAYER | DETACHED
         if torch.is_grad_enabled():
-            first = parameters.get(self.places[0][0][0])
+            first = parameters.get(self.layers[0][0].first)
             flags = TRACKED if first is None or first.requires_grad else OF_LAYER
-        if not is_quiet() or (flags == TRACKED and not x.numel()):
-            return None
+            if flags == TRACKED and not x.numel():
+                return None
         x = x.transpose(0, 1) if batch_first else x
         try:
-            results = self._layers(x, states, parameters, flags)
-        except (DeclinedError, RuntimeError, TypeError, AttributeError, ArgumentError):
+            if self.only is not None:
+                results = self.only.run(x, states, parameters, flags)
+            else:
+                results = self._run_layers(x, states, parameters, flags)
+        except REFUSALS:
             return None  # the long way has words for it
-        if batch_first and results is not None:
-            return results[0].transpose(0, 1), results[1]
-        return results
+        if results is None:
+            return None
+        output, last = results
+        if batch_first:
+            output = output.transpose(0, 1)
+        return output, last if len(last) > 1 else last[0]
 
-    def _layers(
+    def _run_layers(
         self, x: Tensor, states: Any, parameters: Mapping[str, Any], flags: int
     ) -> Made | None:
         """Run layers one after the other, directions side by side."""
-        if len(self.places) == 1 == len(self.places[0]):
-            own = states or (None,) * self.states
-            return self._one([x, *own, *map(parameters.get, self.places[0][0])], flags, 0)
-        place, count = 0, len(self.places) * len(self.places[0])
-        if any(len(state) != count for state in states):
+        place, count = 0, len(self.layers) * len(self.layers[0])
+        if any(state is not None and len(state) != count for state in states):
             return None
         lasts: list[tuple[Tensor, ...]] = []
-        for layer in self.places:
+        for layer in self.layers:
             sides = []
-            for reverse, names in enumerate(layer):
-                own = [state[place : place + 1] for state in states] or (None,) * self.states
-                results = self._one([x, *own, *map(parameters.get, names)], flags, reverse)
+            for direction in layer:
+                own = tuple(
+                    state if state is None else state[place : place + 1] for state in states
+                )
+                results = direction.run(x, own, parameters, flags)
                 if results is None:
                     return None
                 sides.append(results[0])
@@ -101,16 +133,6 @@ class Stack:
                 place += 1
             x = sides[0] if len(sides) == 1 else torch.cat(sides, -1)
         return x, tuple(torch.cat(each) for each in zip(*lasts, strict=True))
-
-    def _one(self, arguments: list[Any], flags: int, reverse: int) -> Made | None:
-        """Run one layer in one direction."""
-        call = self.calls[reverse]
-        results: Sequence[Tensor] | None = None
-        if flags == TRACKED:
-            results = run_tracked(self.tracked[reverse], *arguments)
-        elif call.direct is not None:
-            results = call.direct.run(arguments, save=False, flags=flags)
-        return None if results is None else (results[0], tuple([results[k] for k in self.finals]))
 
 
 class TrackedLayer(TrackedCall):
@@ -174,6 +196,13 @@ class TrackedLayer(TrackedCall):
         return arguments
 
 
+def _taking(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """Return what takes the items of these names from a mapping."""
+    if len(names) > 1:
+        return itemgetter(*names)  # in C, but of one name no tuple
+    return lambda items: tuple([items[name] for name in names])
+
+
 def stack_of(
     cell: CellFunction, calls: tuple[Call, Call], suffixes: Sequence[Sequence[str]]
 ) -> Stack | None:
@@ -186,11 +215,14 @@ def stack_of(
     alike = roles[: 1 + states] == ["input", *["state"] * states]
     if not (calls[0].direct and native.direct() and alike) or {"input", "static"} & {*roles[1:]}:
         return None
-    places = tuple(
-        tuple(tuple(name + end for name in cell.names[1 + states :]) for end in layer)
-        for layer in suffixes
-    )
     finals = tuple(outputs.index(name) for name in cell.finals)
-    tracked = TrackedLayer(calls[0], states, finals), TrackedLayer(calls[1], states, finals)
-    rank = len(cell.layout.theta[0].shape)
-    return Stack(cell, calls, places, finals, tracked, rank, states)
+    tracked = [TrackedLayer(call, states, finals) for call in calls]
+
+    def layer(reverse: int, suffix: str) -> Layer:
+        names = [name + suffix for name in cell.names[1 + states :]]
+        first = names[0] if names else ""
+        return Layer(calls[reverse], tracked[reverse], first, _taking(names), finals)
+
+    layers = tuple(tuple(layer(*each) for each in enumerate(ends)) for ends in suffixes)
+    only = layers[0][0] if len(layers) == 1 == len(layers[0]) else None
+    return Stack(layers, (None,) * states, only, len(cell.layout.theta[0].shape))

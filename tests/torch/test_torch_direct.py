@@ -272,11 +272,10 @@ def test_what_has_no_memory_of_numbers_is_left_to_torch(kind: str) -> None:
     run = native.direct()
     with torch.no_grad():
         layer(x)
-        usual = layer._stack
-        weights = [layer._parameters[name] for name in usual.places[0][0]]
+        usual = layer._stack.only
+        weights, number = usual.parameters(layer._parameters), usual.call.direct.number
         for flags in (direct.DETACHED, direct.OF_LAYER | direct.DETACHED):
-            assert run(usual.calls[0].direct.number, flags, [given, None, *weights], (), ()) is None
-        number = usual.calls[0].direct.number
+            assert run(number, flags, [given, None, *weights], (), ()) is None
         assert run(number, flags, [x, None, given, *weights[1:]], (), ()) is None
 
 
