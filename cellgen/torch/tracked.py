@@ -91,5 +91,9 @@ class Tracked(torch.autograd.Function):
         return (None, *call.gradients(needed[1:], saved, upstream))
 
 
+if hasattr(Tracked, "_backward_cls"):
+    # What the engine calls of a node: torch's looks for `backward` or `vjp` first, in Python.
+    Tracked._backward_cls.apply = Tracked.backward
+
 run_tracked: Callable[..., Sequence[Tensor]] = super(torch.autograd.Function, Tracked).apply
 """``Tracked.apply`` without a look for transforms of torch.func, which a usual call has not."""

@@ -32,7 +32,7 @@ REFUSALS = DeclinedError, RuntimeError, TypeError, AttributeError, ArgumentError
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerDirection:
     """One direction of a layer.
 
     ``call`` is what it runs, ``tracked`` the same as autograd tracks it; ``first`` is the name of
@@ -68,9 +68,9 @@ class Stack:
     a call keeps, holds in this process alone.
     """
 
-    layers: tuple[tuple[Layer, ...], ...]
+    layers: tuple[tuple[LayerDirection, ...], ...]
     start: tuple[None, ...]
-    only: Layer | None
+    only: LayerDirection | None
     rank: int
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -218,10 +218,10 @@ def stack_of(
     finals = tuple(outputs.index(name) for name in cell.finals)
     tracked = [TrackedLayer(call, states, finals) for call in calls]
 
-    def layer(reverse: int, suffix: str) -> Layer:
+    def layer(reverse: int, suffix: str) -> LayerDirection:
         names = [name + suffix for name in cell.names[1 + states :]]
         first = names[0] if names else ""
-        return Layer(calls[reverse], tracked[reverse], first, _taking(names), finals)
+        return LayerDirection(calls[reverse], tracked[reverse], first, _taking(names), finals)
 
     layers = tuple(tuple(layer(*each) for each in enumerate(ends)) for ends in suffixes)
     only = layers[0][0] if len(layers) == 1 == len(layers[0]) else None
