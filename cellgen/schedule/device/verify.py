@@ -180,10 +180,10 @@ class _PlanMemory:
         else:
             yield rows.array, rows.of_caller, 0
 
-    def follow(self, stage: AnyStage, step: int, where: str = "") -> None:
+    def follow(self, stage: AnyStage, step: int, manner: str = "") -> None:
         """Follow a stage: its reads, then its writes."""
         touched = list(accesses(stage))
-        name = f"{where}{_name(stage)}"
+        name = f"{manner}{_name(stage)}"
         for access in touched:
             if not access.writes:
                 self.read(access, step, name)
