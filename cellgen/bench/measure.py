@@ -126,7 +126,7 @@ def measure(plan: Plan, say: Progress, done: Callable[[Case], None]) -> BenchRep
     """
     present = tuple(peer for peer in plan.peers if peer.installed)
     missing = [
-        Missing(peer.name, f"not installed: pip install {peer.package}")
+        Missing(peer.name, f"not installed: pip install {peer.bringer}")
         for peer in plan.peers
         if not peer.installed
     ]

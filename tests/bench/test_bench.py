@@ -165,6 +165,13 @@ def test_a_peer_that_raises_is_reported_and_disturbs_nobody(report):
     assert entry.text == "ValueError: no such layer"
 
 
+def test_a_peer_that_an_extra_brings_names_that() -> None:
+    named = {peer.name: peer.bringer for peer in PEERS}
+    assert named["torch"] == "'cellgen-compiler[torch]'"
+    assert named["onnxruntime"] == "'cellgen-compiler[onnx]'"
+    assert named["mygrad"] == "mygrad numba"
+
+
 def test_peers_that_cannot_take_part_are_listed_with_the_reason(report):
     missing = {item.name: item.text for item in report.missing}
     assert missing["absent"] == "not installed: pip install absent-package"

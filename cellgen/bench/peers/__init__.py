@@ -30,6 +30,7 @@ class Prepared:
 class Peer:
     """A contestant: ``requires`` are modules that must be there, ``package`` how pip calls them.
 
+    ``extra`` is that of cellgen which brings them.
     ``cells`` None means every cell; ``lacks`` names gradients that it cannot compute, so that it
     does less work; ``note`` says what else differs. A ``yardstick`` computes something else to
     measure by, the cell ``instead`` or what its module does: it is timed but not compared.
@@ -45,6 +46,12 @@ class Peer:
     note: str = ""
     yardstick: bool = False
     instead: str = ""
+    extra: str = ""
+
+    @property
+    def bringer(self) -> str:
+        """What pip installs to have it."""
+        return f"'cellgen-compiler[{self.extra}]'" if self.extra else self.package
 
     @property
     def installed(self) -> bool:
@@ -65,8 +72,11 @@ PEERS = (
         ("torch",),
         "torch",
         note="nn.LSTM, nn.GRU; reset-before: a Python loop",
+        extra="torch",
     ),
-    Peer("jax", "cellgen.bench.peers.jax_scan", ("jax",), "jax", note="jit of lax.scan"),
+    Peer(
+        "jax", "cellgen.bench.peers.jax_scan", ("jax",), "jax", note="jit of lax.scan", extra="jax"
+    ),
     Peer(
         "onnxruntime",
         "cellgen.bench.peers.onnx_session",
@@ -74,6 +84,7 @@ PEERS = (
         "onnxruntime onnx",
         modes=(Mode.FORWARD,),
         note="operators LSTM, GRU; forward only",
+        extra="onnx",
     ),
     Peer(
         "tensorflow",
@@ -81,6 +92,7 @@ PEERS = (
         ("tensorflow",),
         "tensorflow-cpu",
         note="BlockLSTM and its gradient; keras.layers.GRU",
+        extra="tensorflow",
     ),
     Peer(
         "mygrad",
