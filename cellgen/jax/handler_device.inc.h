@@ -38,25 +38,14 @@ static int is_refused(const XLA_FFI_CallFrame *frame, XLA_FFI_Error *error)
     return error != NULL;
 }
 
-/* Memory of the device until the call has returned, then in the order of its stream; NULL: XLA refuses it, and
- * the text of the call is why. */
+/* Memory of the device until the call has returned, then in the order of its stream; NULL: there is none. */
 CELLGEN_EXPORT void *cellgen_jax_scratch(launched *of, int64_t bytes)
 {
-    const XLA_FFI_Api *api = of->frame->api;
     XLA_FFI_DeviceMemory_Allocate_Args args = {.struct_size = XLA_FFI_DeviceMemory_Allocate_Args_STRUCT_SIZE,
                                                .ctx = of->frame->ctx,
                                                .size = (size_t)bytes + ALIGNMENT,
                                                .alignment = XLA_ALIGNMENT};
-    snprintf(of->text, TEXT, "a call has it once");
-    if (of->scratch)
-        return NULL;
-    XLA_FFI_Error *error = api->XLA_FFI_DeviceMemory_Allocate(&args);
-    XLA_FFI_Error_GetMessage_Args said = {.struct_size = XLA_FFI_Error_GetMessage_Args_STRUCT_SIZE, .error = error};
-    if (error) {
-        api->XLA_FFI_Error_GetMessage(&said);
-        snprintf(of->text, TEXT, "%s", said.message);
-    }
-    if (is_refused(of->frame, error))
+    if (of->scratch || is_refused(of->frame, of->frame->api->XLA_FFI_DeviceMemory_Allocate(&args)))
         return NULL;
     of->scratch = args.data;
     of->scratch_bytes = (int64_t)args.size;

@@ -66,10 +66,9 @@ def _launch(of: XlaCall, scratch: Callable[[int], int | None], emulated: bool) -
     def workspace(size: int) -> int:
         address = scratch(size)
         if not address:
-            why = ctypes.string_at(of.text).decode(errors="replace")
             raise MemoryError(
-                f"{label}: XLA gives no {size:,} bytes of device {of.device} for the workspace "
-                f"({why}); where memory is short, fewer rows or steps at a time, or free arrays"
+                f"{label}: XLA gives no {size:,} bytes of device {of.device} for the workspace; "
+                f"fewer rows or steps at a time, or free arrays"
             )
         return address
 

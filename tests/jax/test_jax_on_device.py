@@ -64,7 +64,7 @@ def test_a_call_takes_a_stream_and_memory_of_xla_and_gives_the_memory_back() -> 
         assert there.held == 0
         with (
             there.lacking(NO_MEMORY),
-            pytest.raises(Exception, match=r"no [\d,]+ bytes of device 0 .*no memory"),
+            pytest.raises(Exception, match="bytes of device 0"),
         ):
             call(cell, arrays).h.block_until_ready()
         with there.lacking(NO_STREAM), pytest.raises(Exception, match="XLA says no stream"):
