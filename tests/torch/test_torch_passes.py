@@ -128,3 +128,16 @@ def test_a_scan_reads_each_stream_once_and_writes_each_output_once() -> None:
         run.forward()
     row, steps, bias = 4 * sizes["B"] * sizes["H"], sizes["T"], 4 * sizes["B"] * sizes["H"]
     assert watch.bytes("rows_1") == ((2 * steps + 1) * row + 2 * bias, (steps + 1) * row)
+
+
+def test_a_gate_of_a_head_is_not_rounded() -> None:
+    """mLSTM's stabiliser is the larger of two: rounded to bfloat16, the other may be the larger."""
+    definition = next(one for one in CELLS if one.name == "mlstm")
+    arguments, sizes = drawn(definition)
+    tensors = {name: torch.tensor(a, dtype=torch.bfloat16) for name, a in arguments.items()}
+    gates = tensors["x"].float() @ tensors["w_i"].float().reshape(sizes["I"], -1)
+    run = PlanRun(kernel_of(definition), dict(sizes), tensors)
+    run.operations([one for one in run.plan["forward"] if one["op"] == "product"])
+    assert (run.arrays["x_w_i"].reshape(gates.shape) - gates).abs().max() < 1e-6
+    assert (gates.bfloat16() - gates).abs().max() > 1e-4
+    assert run.arrays["x_w_q"].dtype == torch.bfloat16

@@ -183,6 +183,8 @@ class Ordering:
                 yield MemoryPass(list(self.memories).index(memory.state), is_back=False)
         for statement in stage.operators:
             self._declare(statement.target, str(statement.target))
+            if self._is_number_of_head(statement.target):
+                self.arrays[str(statement.target)] = ArrayPlan(_shape(statement.target), "sums")
             yield self._operator(statement)
         for kernel in stage.kernels:
             yield self._launch(kernel)
@@ -198,6 +200,15 @@ class Ordering:
             f"with weights and sums over units are",
             code=NOT_SPELLED,
         )
+
+    def _is_number_of_head(self, value: Value) -> bool:
+        """Whether a value is one number of each head: gates and decays of all that a head holds.
+
+        Such a sum is kept as it is formed: it is little beside keys and values, what it is rounded
+        by shows in a whole memory, and a maximum of two may take the other one.
+        """
+        axes = tuple(format_axis(axis) for axis in unit_axes(value) if axis != 1)
+        return any(axes == tuple(one.plan.sizes["N"]) for one in self.memories.values())
 
     def _launch(self, kernel: RowKernel) -> RowLaunch:
         spelling = self.spellings[kernel.name]

@@ -21,6 +21,7 @@ from cellgen.runtime.device.arrays import DeviceArray
 from cellgen.runtime.device.backend import BACKEND
 from cellgen.runtime.device.halves import Halves
 from cellgen.runtime.device.kernel import CudaKernel
+from cellgen.runtime.device.settings import TIERS as NUMBERS
 from cellgen.runtime.results import Results
 
 DIMS = {"T": 4, "B": 3, "I": 5, "H": 12}
@@ -119,7 +120,7 @@ def test_kernels_of_another_element_type_are_not_taken() -> None:
     library = kernel.library()
     library.require_kernels(0, "float64")
     given = drawn(kernel, kernel.sequence_forward.function.arguments, "bfloat16")
-    kernel._usable.add((0, "bfloat16", False))  # as if it had been loaded
+    kernel._usable.add((0, "bfloat16", NUMBERS["together"]))  # as if it had been loaded
     with pytest.raises(DeviceError, match=r"CUDA error 500.* cellgen cache clear"):
         kernel.sequence_forward(**given)
 
