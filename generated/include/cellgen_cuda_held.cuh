@@ -113,7 +113,7 @@ inline int cellgen_choose_held(
         if (cellgen_holds<cellgen_large<R>>(first, last, longest) && large_bytes <= most)
             return CELLGEN_HELD_LARGE;
     }
-    if (tier != CELLGEN_TIER_CHOOSE) run->error = CELLGEN_TIER_DOES_NOT_FIT;
+    if (!cellgen_leaves_open(tier)) run->error = CELLGEN_TIER_DOES_NOT_FIT;
     return CELLGEN_NOT_HELD;
 }
 

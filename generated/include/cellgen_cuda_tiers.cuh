@@ -21,8 +21,16 @@ enum {
     CELLGEN_TIER_CHOOSE = 0,
     CELLGEN_TIER_STEPS = 1,
     CELLGEN_TIER_WHOLE = 2,
-    CELLGEN_TIER_FRAGMENTS = 3
+    CELLGEN_TIER_FRAGMENTS = 3,
+    CELLGEN_TIER_DEVICE = 4,
+    CELLGEN_TIER_CLUSTER = 5,
+    CELLGEN_TIER_TOGETHER = 6
 };
+/* Whether a call leaves to the host how it runs. */
+inline bool cellgen_leaves_open(int tier)
+{
+    return tier == CELLGEN_TIER_CHOOSE || tier == CELLGEN_TIER_TOGETHER;
+}
 enum { CELLGEN_TIER_DOES_NOT_FIT = 2998 };
 
 #define CELLGEN_NS_LAUNCH 2000.0

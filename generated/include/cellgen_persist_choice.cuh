@@ -23,7 +23,6 @@
 #include "cellgen_cuda_tiers.cuh"
 #include "cellgen_persist_launch.cuh"
 
-enum { CELLGEN_TIER_DEVICE = 4, CELLGEN_TIER_CLUSTER = 5, CELLGEN_TIER_TOGETHER = 6 };
 /* Whether a call asks for blocks that stay, and nothing else. */
 inline bool cellgen_asks_to_stay(int tier)
 {
