@@ -27,10 +27,12 @@ def ships(cell: type[Cell]) -> bool:
     return origin_of(cell.definition.name) == cell.definition.origin or cell in _shipped().SHIPPED
 
 
-def __getattr__(name: str) -> object:
-    if name == "__all__" or (not name.startswith("__") and name in _shipped().__all__):
-        return getattr(_shipped(), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a checker reads the names, and finds one that is misspelt
+
+    def __getattr__(name: str) -> object:
+        if name == "__all__" or (not name.startswith("__") and name in _shipped().__all__):
+            return getattr(_shipped(), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -31,7 +31,7 @@ from cellgen.errors import BuildError
 from cellgen.runtime.build import cache
 from cellgen.runtime.progress import CallProgress, progress
 from cellgen.torch.devices import is_capturing, on_device
-from cellgen.torch.errors import DeviceRunError
+from cellgen.torch.errors import WrongKernelsError
 from cellgen.torch.first_use import prove_once, versions
 from cellgen.torch.memories import (
     FIRST,
@@ -100,7 +100,7 @@ def configured(launch: FormLaunch, theta: Sequence[Tensor]) -> FormLaunch:
         try:
             if proves:
                 prove_once(chosen, device, dtype)
-        except DeviceRunError as refused:
+        except WrongKernelsError as refused:
             error = error or refused
             continue
         if place:
@@ -120,10 +120,12 @@ def _choices(launch: FormLaunch, theta: Sequence[Tensor]) -> Sequence[Chosen]:
     key = _call_key(launch, theta)
     if key not in _chosen():
         timer = timer_of(theta[0].device)
-        found = _recalled_or_measured(launch, theta, timer) if timer is not None else []
-        if not found:
+        if timer is None:
             return (FIRST,)
-        _chosen()[key] = found
+        found = _recalled_or_measured(launch, theta, timer)
+        if not found and is_capturing(theta[0].device):
+            return (FIRST,)
+        _chosen()[key] = found or (FIRST,)
     return _chosen()[key]
 
 
@@ -178,8 +180,10 @@ def _remember(stated: Sequence[str], choices: Sequence[Chosen]) -> None:
 def _recalled(stated: Sequence[str]) -> list[Chosen]:
     facts = cache.recall(_name(stated)) or {}
     rows = facts.get("choices", [])
-    assert isinstance(rows, list)
-    return [Chosen(row["blocks"], row["ms"]) for row in rows]
+    try:
+        return [Chosen(dict(row["blocks"]), float(row["ms"])) for row in rows]  # type: ignore[attr-defined]
+    except (KeyError, TypeError, ValueError):  # a damaged entry is none
+        return []
 
 
 def _recalled_or_measured(
@@ -199,7 +203,11 @@ def _recalled_or_measured(
                 device
             ).synchronize()  # the thread below has a stream of its own
         with ThreadPoolExecutor(1) as apart_from_modes:  # of grad, autocast, devices of a caller
-            found = apart_from_modes.submit(_measured, launch, theta, timer).result()
+            try:
+                found = apart_from_modes.submit(_measured, launch, theta, timer).result()
+            except torch.OutOfMemoryError as error:  # a call needs less than what times it
+                log.warning("%s: no memory to time its kernels: %s", launch.cell, error)
+                return []
         if found:
             _remember(stated, found)
         else:

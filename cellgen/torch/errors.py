@@ -21,5 +21,9 @@ class DeviceRunError(DeviceError, RuntimeError):
     """A device that is missing, too old, or refuses a call."""
 
 
+class WrongKernelsError(DeviceRunError):
+    """Kernels that are farther from the equations than a bar."""
+
+
 class DeclinedError(Exception):
     """C does not make this call."""

@@ -29,7 +29,7 @@ from cellgen.runtime.abi import Argument
 from cellgen.runtime.build import cache
 from cellgen.torch.chunks.rows import Gaps
 from cellgen.torch.devices import is_capturing, on_device
-from cellgen.torch.errors import DeviceRunError
+from cellgen.torch.errors import DeviceRunError, WrongKernelsError
 from cellgen.torch.launched import assembler_of
 from cellgen.torch.passes import PlanRun
 
@@ -101,7 +101,7 @@ def _prove(launch: FormLaunch, device: torch.device, dtype: torch.dtype) -> None
         )
     apart, bar = compared[name]
     if not apart <= bar:
-        raise DeviceRunError(
+        raise WrongKernelsError(
             f"{launch.cell}: {name} by kernels of Triton {version} on {device_name} is "
             f"{apart:.1e} from the equations, at most {bar:.0e} was expected: the compiler of the "
             f"device is wrong there, or the kernel rounds too much for this type; take another "

@@ -9,8 +9,8 @@
  * with the weights and the operands of a block, and groups that share blocks take turns. Launch by launch
  * it is
  *     launches * 2600 + (bytes of weights) / 3500 + rows * products / 200000 (8000 of float)
- * Blocks stay where they are 1.05 times as fast by the model, and only where a call says that they may: no
- * device has shown yet that two such launches, of two streams, never wait for each other.
+ * Blocks stay where they are 1.05 times as fast by the model. Two such launches, of two streams or processes,
+ * never wait for each other: each begins when all of its blocks have room.
  * A level is a product of what other blocks have formed in the step or the one before it.
  *
  * All blocks that wait for each other have to be there at once: the device is asked how many fit, and

@@ -18,7 +18,7 @@ from cellgen.runtime.build import cache  # noqa: E402
 from cellgen.runtime.progress import CallProgress, progress  # noqa: E402
 from cellgen.torch import choice, first_use, launched  # noqa: E402
 from cellgen.torch.choice import Candidate  # noqa: E402
-from cellgen.torch.errors import DeviceRunError  # noqa: E402
+from cellgen.torch.errors import DeviceRunError, WrongKernelsError  # noqa: E402
 from tests.torch.drawn import drawn  # noqa: E402
 
 SIZES = {"T": 3, "B": 2, "N": 2, "K": 16, "D": 16, "I": 8}
@@ -164,6 +164,56 @@ def test_where_nothing_runs_the_first_of_each_list_is_taken_and_nothing_kept(
     assert facts == {}
 
 
+def test_what_cannot_be_timed_is_not_timed_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    timer = planted(monkeypatch, fails={("scan",)})
+    called()
+    many = len(timer.timed)
+    called()
+    assert len(timer.timed) == many
+    assert [one.levelname for one in caplog.records].count("WARNING") == 1
+
+
+def test_a_call_runs_where_memory_is_too_short_to_time_it(
+    monkeypatch: pytest.MonkeyPatch, facts: dict[str, dict[str, object]]
+) -> None:
+    def short(*call: object) -> list[object]:
+        raise torch.OutOfMemoryError("no room")
+
+    planted(monkeypatch)
+    monkeypatch.setattr(choice, "_measured", short)
+    assert called().configuration == ""
+    assert facts == {}
+
+
+@pytest.mark.parametrize("damage", [{"choices": [{"blocks": {}}]}, {"choices": 3}])
+def test_a_damaged_choice_is_none(
+    damage: dict[str, object], monkeypatch: pytest.MonkeyPatch, facts: dict[str, dict[str, object]]
+) -> None:
+    timer = planted(monkeypatch)
+    first, many = called().configuration, len(timer.timed)
+    for name in [name for name in facts if name.startswith("chosen-")]:
+        facts[name] = facts[name] | damage
+    forget()
+    assert called().configuration == first
+    assert len(timer.timed) == 2 * many
+
+
+def test_a_refusal_in_a_capture_forgets_no_choice(
+    monkeypatch: pytest.MonkeyPatch, facts: dict[str, dict[str, object]]
+) -> None:
+    planted(monkeypatch)
+    called()
+    kept = {name: facts[name] for name in facts if name.startswith("chosen-")}
+    monkeypatch.setenv("CELLGEN_PROVE", "1")
+    first_use._proved.cache_clear()
+    monkeypatch.setattr(first_use, "is_capturing", lambda device: True)
+    with pytest.raises(DeviceRunError, match="while a graph of CUDA is captured"):
+        called()
+    assert {name: facts[name] for name in kept} == kept
+
+
 def test_a_choice_is_kept_for_calls_alike_and_in_the_cache(
     monkeypatch: pytest.MonkeyPatch, facts: dict[str, dict[str, object]]
 ) -> None:
@@ -195,7 +245,7 @@ def test_a_wrong_configuration_is_replaced_by_the_next_best(
     def refuse_four_warps(launch: launched.FormLaunch, *_: object) -> None:
         compared.append(launch)
         if any(of.get("warps") == 4 for of in launch.chosen.blocks.values()):
-            raise DeviceRunError("gla: h is 1.0 from the equations", code="device.proof")
+            raise WrongKernelsError("gla: h is 1.0 from the equations", code="device.proof")
 
     monkeypatch.setattr(choice, "prove_once", refuse_four_warps)
     monkeypatch.setattr(choice, "MOST_COMPARED", 9)
@@ -218,7 +268,7 @@ def test_where_every_configuration_is_wrong_the_best_one_says_so(
     numbers = iter(range(9))
 
     def refuse(*_: object) -> None:
-        raise DeviceRunError(f"wrong {next(numbers)}", code="device.proof")
+        raise WrongKernelsError(f"wrong {next(numbers)}", code="device.proof")
 
     monkeypatch.setattr(choice, "prove_once", refuse)
     with pytest.raises(DeviceRunError, match="wrong 0"):

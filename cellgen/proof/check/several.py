@@ -61,6 +61,7 @@ def _side_by_side(
 ) -> dict[type[Cell], Found]:
     reports: dict[type[Cell], Found] = {}
     jobs = most_processes(min(jobs, len(cells)))
+    others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin_worker)
     try:
         numbers = {cell: number for number, cell in enumerate(shipping.SHIPPED)}
@@ -71,7 +72,7 @@ def _side_by_side(
             reports[cell] = _finished(cell, future)
             done(_name(cell), _state(reports[cell]))
     except BaseException:
-        for worker in multiprocessing.active_children():
+        for worker in set(multiprocessing.active_children()) - others:
             worker.terminate()
         raise
     finally:

@@ -137,7 +137,8 @@ class CudaKernel(ShownInNotebooks):
             )
         if dtype:
             with self._lock:
-                library.require_kernels(device, dtype, staying=may_stay(tier, found))
+                staying = dtype != "float64" and may_stay(tier, found)
+                library.require_kernels(device, dtype, staying=staying)
         self._usable.add((device, dtype, tier))
 
     def array(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cellgen.cells import shipped
 from cellgen.files import stubs, tree
 from cellgen.runtime.call.document import signature_of
 from cellgen.runtime.call.stub import FILE, package_stub
@@ -77,9 +78,12 @@ USES = """
 import numpy as np
 
 import cellgen
+import cellgen.cells
 import gru
 import kernels
 
+reveal_type(cellgen.cells.LSTM)
+cellgen.compile(cellgen.cells.LSTM)
 x = np.ones((2, 3), np.float32)
 weights = {"w_z": x, "u_z": x}
 y = gru.forward(x=x, h_prev=x, **weights)
@@ -95,6 +99,7 @@ two = kernels.gru.sequence_forward(**{"x": x}, save=True)
 kernels.gru.sequence_backward(saved=two.saved, d_h=x)
 """
 WRONG = (
+    ("cellgen.cells.LTSM", '"LTSM"'),
     ("gru.forward(x=1, typo=2)", '"typo"'),
     ("cellgen.load('lstm').forward(**weights, typo=2)", '"typo"'),
     ("gru.sequence_forward(x=x, packed=packed, lenghts=x)", "No overload"),
@@ -131,8 +136,15 @@ def test_mistakes_in_calls_fail_a_strict_check(tmp_path: Path) -> None:
     lines = [line for line in done.stdout.splitlines() if ": error: " in line]
     first = USES.count("\n") + 1
     assert 'Revealed type is "cellgen.shipped.LstmKernel"' in done.stdout, done.stdout
+    assert "cellgen.cells.lstm.LSTM" in done.stdout, done.stdout
     assert {line.split(":")[0] for line in lines} == {"uses.py"}, done.stdout
     at_fault = {int(line.split(":")[1]) for line in lines}
     assert at_fault == {first + number for number in range(len(WRONG))}, done.stdout
     for number, (_, said) in enumerate(WRONG):
         assert any(f"uses.py:{first + number}:" in line and said in line for line in lines), said
+
+
+def test_the_names_that_checkers_read_are_those_of_the_cells_that_ship() -> None:
+    assert sorted(shipped.__all__) == sorted(
+        ["SHIPPED", *(cell.__name__ for cell in shipped.SHIPPED)]
+    )
