@@ -22,6 +22,8 @@ from cellgen.runtime.device.settings import TABLES, TIERS
 
 Words: TypeAlias = list[int | float]
 """What a struct holds, in the order in which it is packed: addresses and numbers."""
+STAYS = 1 << 62
+"""In what a call needs (CELLGEN_STAYS): its blocks would stay on the device."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class ArgumentStruct:
         args = ffi.new(self.kind)
         ffi.memmove(args, self.packing.pack(*values), self.packing.size)
         args.blas = blas
-        how = () if self.how is None else (self.how(*lengths, args),)
+        needed = 0 if self.how is None else self.how(*lengths, args)
+        how = () if self.how is None else (needed,)
         args.workspace_bytes = size = self.size(*lengths, int(blas != ffi.NULL), *how)
         key = b"%s %d " % (prefix, stream) + bytes(ffi.buffer(args))
         call, places = self.call, self.words
@@ -83,7 +86,8 @@ class ArgumentStruct:
             words[places[0]], words[places[1]] = workspace, on
             return int(call(*lengths, args))
 
-        waits = self.how is not None and values[self.starts["tier"]] == TIERS["together"]
+        is_open = values[self.starts["tier"]] == TIERS["together"]
+        waits = is_open and needed & STAYS != 0
         return Launch(where, key, device, stream, size, run, waits)
 
 
