@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import NoReturn
@@ -18,6 +20,8 @@ from cellgen.cli.status import FAILED, interrupted
 
 AT_ONCE: Mapping[tuple[str, ...], Callable[[], None]] = {("list",): list_families}
 """Commands as they are typed, whole, and what ``cellgen.cli.commands`` does for each as well."""
+PATIENCE = 5.0
+"""Seconds that a command has after SIGTERM, which Python hears of once C returns."""
 
 
 def main() -> None:
@@ -26,6 +30,8 @@ def main() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _interrupt)
+        if os.name == "posix":
+            _end_what_c_keeps()
     try:
         _command()()
         sys.stdout.flush()
@@ -43,6 +49,21 @@ def main() -> None:
 def _interrupt(number: int, _: FrameType | None) -> NoReturn:
     """SIGTERM ends a command as Ctrl-C does: what the command began ends with it."""
     raise KeyboardInterrupt(number)
+
+
+def _end_what_c_keeps() -> None:
+    """Let a thread hear of SIGTERM as well, which ends the process where Python does not."""
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+    signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    threading.Thread(target=_wait_for_sigterm, args=(heard,), daemon=True).start()
+
+
+def _wait_for_sigterm(heard: int) -> None:
+    while os.read(heard, 1) != bytes((signal.SIGTERM,)):
+        pass
+    time.sleep(PATIENCE)
+    os._exit(128 + signal.SIGTERM)
 
 
 def _command() -> Callable[[], object]:

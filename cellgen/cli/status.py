@@ -29,7 +29,8 @@ def ending() -> Iterator[None]:
 
 def interrupted(stop: KeyboardInterrupt) -> int:
     """The status of a command that a signal ended, as shells count it; Ctrl-C names no signal."""
-    return 128 + (stop.args[0] if stop.args else signal.SIGINT)
+    named = stop.args and isinstance(stop.args[0], int)
+    return 128 + (stop.args[0] if named else signal.SIGINT)
 
 
 def leave_for(failures: Sequence[Failure], *, is_worse: bool = False) -> None:

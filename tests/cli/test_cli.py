@@ -771,6 +771,29 @@ def test_a_signal_ends_a_proof_side_by_side_with_a_status_and_no_traceback(numbe
     assert_group_is_gone(process.pid)
 
 
+HELD_BY_C = """
+import ctypes
+import cellgen.cli.main as command
+
+library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+command.PATIENCE = 0.2
+lock = lambda: library.pthread_mutex_lock(mutex)
+command._command = lambda: lambda: (print("waits", flush=True), lock(), lock())
+command.main()
+"""
+"""A command that never returns from C: it waits for a lock that it has."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of glibc's locks")
+def test_sigterm_ends_a_command_that_c_keeps():
+    process = subprocess.Popen([sys.executable, "-c", HELD_BY_C], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"waits\n"
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+
+
 def test_workers_end_with_a_proof_that_is_killed():
     process, _ = proving_side_by_side()
     process.kill()
