@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -125,7 +126,7 @@ class Launched(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, launch: FormLaunch, *theta: Any) -> tuple[Tensor, ...]:
         """Run the forward pass."""
-        with on_device(theta[0].device):
+        with _on_device_as_it_is(theta[0].device):
             run = launch.run(theta)
             formed = run.forward()
         if launch.trains:
@@ -144,7 +145,7 @@ class Launched(torch.autograd.Function):
             _say_once()
             return None, *_differentiable(launch, theta, upstream, is_needed)
         above = {f"d_{name}": u for name, u in zip(launch.results, upstream, strict=True)}
-        with on_device(theta[0].device):
+        with _on_device_as_it_is(theta[0].device):
             run = launch.run(theta)
             run.resume(dict(zip(ctx.kept, saved[many:], strict=True)))
             gradients = run.backward(above)
@@ -154,6 +155,13 @@ class Launched(torch.autograd.Function):
             else None
             for name, tensor, needs in zip(launch.names, theta, is_needed, strict=True)
         )
+
+
+@contextmanager
+def _on_device_as_it_is(device: torch.device) -> Iterator[None]:
+    """Launch on a device, with products of the types that a plan has, whatever autocast says."""
+    with on_device(device), torch.autocast(device.type, enabled=False):
+        yield
 
 
 def _differentiable(

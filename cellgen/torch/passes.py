@@ -350,8 +350,7 @@ def _spread(run: PlanRun, one: Operation) -> None:
 def _multiply(into: Tensor, a: Tensor, b: Tensor, adds: bool, sums: torch.dtype) -> None:
     """Form a product, or add it; in the type of sums where one is what a memory takes in it."""
     if not a.dtype == b.dtype == into.dtype:
-        in_one = a.is_cuda and a.dtype == b.dtype and hasattr(torch.ops.aten.mm, "dtype")
-        exact = torch.mm(a, b, out_dtype=sums) if in_one else a.to(sums) @ b.to(sums)
+        exact = a.to(sums) @ b.to(sums)
         into.copy_(into + exact if adds else exact)
     elif adds:
         into.addmm_(a, b)

@@ -27,7 +27,7 @@ Made: TypeAlias = "tuple[Tensor, tuple[Tensor, ...]]"
 """The first output, and final states, (layers x directions, B, ...)."""
 TRACKED = -1
 """In the place of flags: gradients are wanted."""
-REFUSALS = DeclinedError, RuntimeError, TypeError, AttributeError, ArgumentError, KeyError
+REFUSALS = DeclinedError, RuntimeError, TypeError, AttributeError, ArgumentError
 """What a call that is not usual ends with."""
 
 
@@ -49,13 +49,16 @@ class LayerDirection:
     def run(
         self, x: Tensor, states: tuple[Any, ...], parameters: Mapping[str, Any], flags: int
     ) -> Made | None:
-        """Run it; None where C does not."""
+        """Run it; None where C does not, or a module has not all parameters."""
         results: Sequence[Tensor] | None = None
+        try:
+            own = self.parameters(parameters)
+        except KeyError:
+            return None
         if flags == TRACKED:
-            results = run_tracked(self.tracked, x, *states, *self.parameters(parameters))
+            results = run_tracked(self.tracked, x, *states, *own)
         elif self.call.direct is not None:
-            theta = [x, *states, *self.parameters(parameters)]
-            results = self.call.direct.run(theta, save=False, flags=flags)
+            results = self.call.direct.run([x, *states, *own], save=False, flags=flags)
         return None if results is None else (results[0], tuple([results[k] for k in self.finals]))
 
 

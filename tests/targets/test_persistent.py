@@ -37,10 +37,11 @@ from cellgen.pipeline import generate, planned
 from cellgen.proof.machine.assembled import tool
 from cellgen.proof.over_time import shared_keywords
 from cellgen.runtime.abi import axis_length
-from cellgen.runtime.device import nvcc
+from cellgen.runtime.device import nvcc, packing
 from cellgen.runtime.device.halves import INSTANCE
 from cellgen.runtime.device.kernel import CudaKernel
 from cellgen.runtime.device.model import DEVICES, EMULATED, choices
+from cellgen.runtime.device.settings import MEASURED_CAPABILITY, TIERS
 from cellgen.runtime.paths import include_folder
 from cellgen.schedule.device.lower import lower_for_device
 from cellgen.schedule.device.persistent import Persistent, PersistentChoice
@@ -65,6 +66,7 @@ from tests.targets.test_cuda import (
     with_nvcc,
 )
 
+CHOICE = "cellgen_persist_choice.cuh"
 SMALL, GROUPS, CLUSTER = (3, 4, 5, 7), (2, 20, 3, 33), (3, 4, 5, 12)
 """One octet of units and a part of a group of rows; several octets and two groups; two octets."""
 ERRORS = {"float32": 1e-5, "bfloat16": 0.06, "float16": 0.0075}
@@ -477,6 +479,17 @@ def test_the_model_says_where_blocks_stay(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("CELLGEN_PERSISTENT", "0")
     assert ways(16, 1024) == []
     assert device.capability == 90
+
+
+def test_python_and_the_headers_mean_the_same_by_their_numbers() -> None:
+    texts = [(include_folder() / name).read_text() for name in ("cellgen_cuda_tiers.cuh", CHOICE)]
+    named = dict(re.findall(r"CELLGEN_(?:TIER_)?(\w+) = (\d+)", "\n".join(texts)))
+    assert int(named["MEASURED_CAPABILITY"]) == MEASURED_CAPABILITY
+    assert {
+        name: int(named["CHOOSE" if name == "auto" else name.upper()]) for name in TIERS
+    } == TIERS
+    assert "#define CELLGEN_STAYS ((int64_t)1 << 62)" in texts[1]
+    assert packing.STAYS == 1 << 62
 
 
 def test_explain_says_which_cells_stay_and_why_others_do_not() -> None:

@@ -186,6 +186,17 @@ def test_tensors_of_16_bits_go_in_and_out_of_kernels(dtype: object) -> None:
         assert first_use.apart(a, b.detach()) <= 4 * torch.finfo(dtype).eps
 
 
+def test_under_autocast_products_have_the_types_of_the_plan() -> None:
+    """mLSTM's gates are formed in float32 of numbers of 16 bits: autocast would round them."""
+    cell = cellgen.torch.function("mlstm", form="chunk")
+    tensors = drawn(cell, dtype=torch.bfloat16, **SMALL)
+    with bfloat16_as_on_devices():
+        plain = results(cell, tensors)
+        with torch.autocast("cpu", torch.bfloat16):
+            same = [v for v in cell(**tensors) if v is not None]
+    assert all(torch.equal(a, b) for a, b in zip(same, plain, strict=False))
+
+
 def test_under_autocast_kernels_run_in_its_precision() -> None:
     cell = cellgen.torch.function("min_gru", form="scan")
     tensors = drawn(cell, dtype=torch.float32, **SIZES)

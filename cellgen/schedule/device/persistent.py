@@ -165,7 +165,7 @@ def choose_persistent(
     links: Sequence[StateLink],
     passed: Sequence[Passed],
     add_memory: AddMemory,
-    kept: Collection[Value] = (),
+    kept: Collection[Value],
 ) -> PersistentChoice:
     """Plan the kernel whose blocks stay on the device, or say why a part has none.
 
