@@ -53,14 +53,14 @@ def _interrupt(number: int, _: FrameType | None) -> NoReturn:
 
 def _end_what_c_keeps() -> None:
     """Let a thread hear of SIGTERM as well, which ends the process where Python does not."""
-    heard, told = os.pipe()
-    os.set_blocking(told, False)
-    signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-    threading.Thread(target=_wait_for_sigterm, args=(heard,), daemon=True).start()
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    threading.Thread(target=_wait_for_sigterm, args=(reading,), daemon=True).start()
 
 
-def _wait_for_sigterm(heard: int) -> None:
-    while os.read(heard, 1) != bytes((signal.SIGTERM,)):
+def _wait_for_sigterm(reading: int) -> None:
+    while os.read(reading, 1) != bytes((signal.SIGTERM,)):
         pass
     time.sleep(PATIENCE)
     os._exit(128 + signal.SIGTERM)
