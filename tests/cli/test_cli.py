@@ -767,7 +767,8 @@ def test_a_signal_ends_a_proof_side_by_side_with_a_status_and_no_traceback(numbe
     (os.killpg if to_all else os.kill)(process.pid, number)
     _, rest = process.communicate(timeout=60)
     assert process.returncode == status
-    assert re.sub("checking .*\n", "", errors + rest) == "cellgen: interrupted\n"
+    # rich 13.0 ends its progress with an empty line where nobody looks at it.
+    assert re.sub("checking .*\n", "", errors + rest).lstrip("\n") == "cellgen: interrupted\n"
     assert_group_is_gone(process.pid)
 
 
