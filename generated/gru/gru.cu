@@ -38,6 +38,7 @@
 #include "cellgen_cuda_real.cuh"
 
 /* ---- forward: Compute one step. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_forward)
 
 typedef struct {
     const store *x;              /* (B, I) */
@@ -59,6 +60,8 @@ typedef struct {
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(gru_cuda_forward_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* z_bar = b_z + x_w_z_h_prev
  * r_bar = b_r + x_w_r_h_prev
@@ -104,6 +107,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_step_forward_7)(
     cg_store(h_rows, row, unit, h);
 }
 
+#endif
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_cuda_forward_workspace_size)(
     int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -173,8 +177,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_forward)(
         cg_rows(args->h, nH));
     return run.error;
 }
+#endif
 
 /* ---- backward: Compute the gradients that a step must return; upstream gradients left out are 0. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_backward)
 
 typedef struct {
     const store *x;              /* (B, I) */
@@ -202,6 +208,8 @@ typedef struct {
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(gru_cuda_backward_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* z_bar = b_z + x_w_z_h_prev
  * r_bar = b_r + x_w_r_h_prev
@@ -287,6 +295,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_step_backward_14)(
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
+#endif
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_cuda_backward_workspace_size)(
     int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -389,8 +398,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_backward)(
         cg_rows(args->d_h_prev, nH));
     return run.error;
 }
+#endif
 
 /* ---- weight_gradients: Compute the gradients of all parameters that backward does not return. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_weight_gradients)
 
 typedef struct {
     const store *x;              /* (B, I) */
@@ -415,6 +426,8 @@ typedef struct {
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(gru_cuda_weight_gradients_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* d_c_n = sum(d_s -> (H,))
  * d_b_n = sum(d_n_bar -> (H,))
@@ -455,6 +468,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_step_weight_gradients_1_over_rows)(
     cellgen_chunk_total(d_b_z, d_b_z_rows, units, unit);
 }
 
+#endif
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_cuda_weight_gradients_workspace_size)(
     int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -529,8 +543,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_weight_gradients)(
     cg_gemm_tn(&run, nI, nH, nB, args->x, nI, args->d_z_bar, nH, args->d_w_z, nH, 0);
     return run.error;
 }
+#endif
 
 /* ---- sequence_forward: Compute all steps of a sequence. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_sequence_forward)
 
 typedef struct {
     const store *x;              /* (T, B, I) */
@@ -567,6 +583,8 @@ typedef struct {
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[8];          /* step, row: of arrays over time in order, mask, reset */
 } CELLGEN_CUDA_NAME(gru_cuda_sequence_forward_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* z_bar = b_z + x_w_z_h_prev
  * r_bar = b_r + x_w_r_h_prev
@@ -699,6 +717,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_forward_block)(
     }
 }
 
+#endif
 #if CELLGEN_PRECISION == 32
 /* Blocks share the units of a layer and take rows through all steps together. */
 template <bool in_cluster>
@@ -842,9 +861,9 @@ CELLGEN_CUDA_NAME(gru_forward_persistent)(
 #endif
 
 static inline bool CELLGEN_CUDA_NAME(gru_forward_persistent_stays)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int tier, cellgen_together *chosen)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int tier, cellgen_together *chosen, int64_t *lacks)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)tier, (void)chosen;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)tier, (void)chosen, (void)lacks;
 #if CELLGEN_PRECISION == 32
     if ((nH) < 1) return false; /* nothing to share */
     const auto weights = [=](int blocks) {
@@ -861,7 +880,7 @@ static inline bool CELLGEN_CUDA_NAME(gru_forward_persistent_stays)(
         (int64_t)(cellgen_factors(nH)) * CELLGEN_GROUP * (int64_t)sizeof(store), (int64_t)1 * (3 * nH * nH)};
     return cellgen_choose_together<store>(
         tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH, cellgen_by_fragment::resident(3, nH, nH), 2), held, weights, CELLGEN_KERNEL(CELLGEN_CUDA_NAME(gru_forward_persistent)<false>),
-        CELLGEN_KERNEL(CELLGEN_CUDA_NAME(gru_forward_persistent)<true>), chosen);
+        CELLGEN_KERNEL(CELLGEN_CUDA_NAME(gru_forward_persistent)<true>), chosen, lacks);
 #else
     return false;
 #endif
@@ -875,10 +894,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_cuda_sequence_forward_how)(
     const int64_t how = cellgen_how(args->lengths, args->mask, args->reset, 2)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0);
+    int64_t lacks = 0;
     cellgen_together together;
-    if (CELLGEN_CUDA_NAME(gru_forward_persistent_stays)(nT, nB, nI, nH, args->tier, &together))
-        return how | CELLGEN_STAYS;
-    return how;
+    if (CELLGEN_CUDA_NAME(gru_forward_persistent_stays)(nT, nB, nI, nH, args->tier, &together, &lacks))
+        return how | CELLGEN_STAYS | lacks;
+    return how | lacks;
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_cuda_sequence_forward_workspace_size)(
@@ -974,12 +994,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_forward)(
     cg_gemm_nn(&run, nT * nB, 3 * nH, nI, args->x, nI, forward_1_weights_1, 3 * nH, forward_1_sums, (4 * nH), 0);
     bool stays = (how & CELLGEN_STAYS) != 0;
     #if CELLGEN_PRECISION == 32
+    int64_t lacks = 0; /* nothing, or nothing stays */
     cellgen_together together = {};
-    stays = stays && CELLGEN_CUDA_NAME(gru_forward_persistent_stays)(nT, nB, nI, nH, args->tier, &together);
+    stays = stays && CELLGEN_CUDA_NAME(gru_forward_persistent_stays)(nT, nB, nI, nH, args->tier, &together, &lacks);
     if (stays) { /* blocks take rows through all steps together */
         cg_empty_channel(&run, nT + 1, nB, 1, nH, h_told);
         if (together.cluster > 1)
-            CELLGEN_LAUNCH_TOGETHER(&run, (CELLGEN_CUDA_NAME(gru_forward_persistent)<true>), together, nT, nB, nI, nH, *args, guarded, step_validity, step_resets, h_prev_before, forward_1_sums, forward_1_weights_2, h_told);
+            CELLGEN_LAUNCH_IN_CLUSTER(&run, (CELLGEN_CUDA_NAME(gru_forward_persistent)<true>), together, nT, nB, nI, nH, *args, guarded, step_validity, step_resets, h_prev_before, forward_1_sums, forward_1_weights_2, h_told);
         else
             CELLGEN_LAUNCH_TOGETHER(&run, (CELLGEN_CUDA_NAME(gru_forward_persistent)<false>), together, nT, nB, nI, nH, *args, guarded, step_validity, step_resets, h_prev_before, forward_1_sums, forward_1_weights_2, h_told);
         if (!cellgen_asks_to_stay(args->tier)) stays = !cellgen_was_refused(&run);
@@ -1025,8 +1046,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_forward)(
         cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), h_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
+#endif
 
 /* ---- sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_sequence_backward)
 
 typedef struct {
     const store *x;              /* (T, B, I) */
@@ -1072,6 +1095,8 @@ typedef struct {
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[12];         /* step, row: of arrays over time in order, mask, reset */
 } CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* d_h_in = d_h + d_h_next
  * d_n = d_h_in * (1 - z)
@@ -1252,6 +1277,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_block)(
     }
 }
 
+#endif
 #if CELLGEN_PRECISION == 32
 /* Blocks share the units of a layer and take rows through all steps together. */
 template <bool in_cluster>
@@ -1413,9 +1439,9 @@ CELLGEN_CUDA_NAME(gru_reverse_persistent)(
 #endif
 
 static inline bool CELLGEN_CUDA_NAME(gru_reverse_persistent_stays)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int tier, cellgen_together *chosen)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int tier, cellgen_together *chosen, int64_t *lacks)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)tier, (void)chosen;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)tier, (void)chosen, (void)lacks;
 #if CELLGEN_PRECISION == 32
     if ((nH) < 1) return false; /* nothing to share */
     const auto weights = [=](int blocks) {
@@ -1436,7 +1462,7 @@ static inline bool CELLGEN_CUDA_NAME(gru_reverse_persistent_stays)(
         (int64_t)(cellgen_factors(nH) + cellgen_factors(nH) + cellgen_factors(nH)) * CELLGEN_GROUP * (int64_t)sizeof(store), (int64_t)1 * (1 * nH * nH + 1 * nH * nH + 1 * nH * nH)};
     return cellgen_choose_together<store>(
         tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), (3 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, 3 * nH), 2), held, weights, CELLGEN_KERNEL(CELLGEN_CUDA_NAME(gru_reverse_persistent)<false>),
-        CELLGEN_KERNEL(CELLGEN_CUDA_NAME(gru_reverse_persistent)<true>), chosen);
+        CELLGEN_KERNEL(CELLGEN_CUDA_NAME(gru_reverse_persistent)<true>), chosen, lacks);
 #else
     return false;
 #endif
@@ -1452,10 +1478,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_how)(
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
         | (args->every > 1 ? CELLGEN_MOVED(2) : 0)
         | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, args->reverse, nT, nB, nI);
+    int64_t lacks = 0;
     cellgen_together together;
-    if (CELLGEN_CUDA_NAME(gru_reverse_persistent_stays)(nT, nB, nI, nH, args->tier, &together))
-        return how | CELLGEN_STAYS;
-    return how;
+    if (CELLGEN_CUDA_NAME(gru_reverse_persistent_stays)(nT, nB, nI, nH, args->tier, &together, &lacks))
+        return how | CELLGEN_STAYS | lacks;
+    return how | lacks;
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_workspace_size)(
@@ -1616,14 +1643,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     bool stays = (how & CELLGEN_STAYS) != 0;
     #if CELLGEN_PRECISION == 32
+    int64_t lacks = 0; /* nothing, or nothing stays */
     cellgen_together together = {};
-    stays = stays && CELLGEN_CUDA_NAME(gru_reverse_persistent_stays)(nT, nB, nI, nH, args->tier, &together);
+    stays = stays && CELLGEN_CUDA_NAME(gru_reverse_persistent_stays)(nT, nB, nI, nH, args->tier, &together, &lacks);
     if (stays) { /* blocks take rows through all steps together */
         cg_empty_channel(&run, nT + 1, nB, 1, nH, d_s_told);
         cg_empty_channel(&run, nT + 1, nB, 1, nH, d_r_bar_told);
         cg_empty_channel(&run, nT + 1, nB, 1, nH, d_z_bar_told);
         if (together.cluster > 1)
-            CELLGEN_LAUNCH_TOGETHER(&run, (CELLGEN_CUDA_NAME(gru_reverse_persistent)<true>), together, nT, nB, nI, nH, *args, guarded, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), step_validity, step_resets, h_prev_before, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1, d_s_told, d_r_bar_told, d_z_bar_told);
+            CELLGEN_LAUNCH_IN_CLUSTER(&run, (CELLGEN_CUDA_NAME(gru_reverse_persistent)<true>), together, nT, nB, nI, nH, *args, guarded, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), step_validity, step_resets, h_prev_before, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1, d_s_told, d_r_bar_told, d_z_bar_told);
         else
             CELLGEN_LAUNCH_TOGETHER(&run, (CELLGEN_CUDA_NAME(gru_reverse_persistent)<false>), together, nT, nB, nI, nH, *args, guarded, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), step_validity, step_resets, h_prev_before, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1, d_s_told, d_r_bar_told, d_z_bar_told);
         if (guarded) cg_leave_out(&run, nT * nB, (4 * nH), adjoints, step_validity);
@@ -1703,5 +1731,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_backward)(
         cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 6 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
+#endif
 
 #endif

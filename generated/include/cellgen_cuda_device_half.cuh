@@ -35,16 +35,34 @@ inline __device__ float __half2float(__half x)
     return wide;
 }
 
-/* A kernel that is launched is one that is compiled; those whose blocks are on a device together, which
- * take as long as all others, in an image of their own (CELLGEN_STAYING_PART). */
+/* A kernel that is launched is one that is compiled, in one of these images:
+ *     CELLGEN_SHARED_PART   what headers launch, for all functions
+ *     CELLGEN_OWN_PART      what one function launches itself (CELLGEN_ONLY_<function>)
+ *     CELLGEN_DEVICE_PART   what it launches with blocks that are on the device together
+ *     CELLGEN_CLUSTER_PART  and with those of a cluster
+ * Headers are read first: cellgen_cuda_real.cuh, which begins a body, has its launches by another name. */
 #define CELLGEN_IS_COMPILED(run, kernel, ...) ((void)(run), (void)(kernel))
 #define CELLGEN_IS_ELSEWHERE(run, ...) ((void)(run))
-#if defined(CELLGEN_STAYING_PART)
+#if defined(CELLGEN_SHARED_PART)
+#define CELLGEN_LAUNCH CELLGEN_IS_COMPILED
+#else
 #define CELLGEN_LAUNCH CELLGEN_IS_ELSEWHERE
+#endif
+#if defined(CELLGEN_OWN_PART)
+#define CELLGEN_LAUNCH_OWN CELLGEN_IS_COMPILED
+#else
+#define CELLGEN_LAUNCH_OWN CELLGEN_IS_ELSEWHERE
+#define CELLGEN_WITHOUT_OWN
+#endif
+#if defined(CELLGEN_DEVICE_PART)
 #define CELLGEN_LAUNCH_TOGETHER CELLGEN_IS_COMPILED
 #else
-#define CELLGEN_LAUNCH CELLGEN_IS_COMPILED
 #define CELLGEN_LAUNCH_TOGETHER CELLGEN_IS_ELSEWHERE
+#endif
+#if defined(CELLGEN_CLUSTER_PART)
+#define CELLGEN_LAUNCH_IN_CLUSTER CELLGEN_IS_COMPILED
+#else
+#define CELLGEN_LAUNCH_IN_CLUSTER CELLGEN_IS_ELSEWHERE
 #endif
 #define CELLGEN_LAUNCH_SHARED CELLGEN_LAUNCH
 #define CELLGEN_KERNEL(...) nullptr

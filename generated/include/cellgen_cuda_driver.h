@@ -1,9 +1,9 @@
 /* CUDA's runtime for the host's half of a cell, as far as generated text calls it, over the driver that
  * is there: no header or library of CUDA is needed to compile it. Part of cellgen_cuda_words.cuh.
  *
- * Kernels come as images (cubin, PTX), two for each element type and device, that cellgen_cuda_load
- * hands over: of kernels whose blocks stay there, and of all others. The host knows a kernel by the name
- * that C++ gives it, which is the same in both halves.
+ * Kernels come as images (cubin, PTX) that cellgen_cuda_load hands over, several for each element type
+ * and device: a call has those that it needs. The host knows a kernel by the name that C++ gives it, which
+ * is the same in both halves.
  * Like the runtime it takes the primary context of a device, that of device 0 where a thread has none;
  * errors are the driver's, whose numbers are those of the runtime. */
 #ifndef CELLGEN_CUDA_DRIVER_H
@@ -136,7 +136,7 @@ static_assert(sizeof(cudaLaunchConfig_t) == 56, "as the driver has it");
     *(void **)&name = library ? dlsym(library, #name) : nullptr;                                   \
     if (!name) error = cudaErrorInsufficientDriver;
 
-enum { CELLGEN_MOST_DEVICES = 64, CELLGEN_IMAGES = 8 };
+enum { CELLGEN_MOST_DEVICES = 64, CELLGEN_IMAGES = 128 };
 
 /* The driver, the contexts that were taken, and the images that were loaded. Never closed. */
 struct cellgen_driver {

@@ -2,8 +2,8 @@
 #ifndef CELLGEN_CUDA_DRIVER_KERNELS_H
 #define CELLGEN_CUDA_DRIVER_KERNELS_H
 
-/* Load the kernels of an element type whose blocks stay, or all its others, by the place of their image,
- * for a device. Also while a stream is captured: nothing is launched. */
+/* Load kernels onto a device, by the place of their image. Also while a stream is captured: nothing is
+ * launched. */
 CELLGEN_CUDA_API int cellgen_cuda_load(int device, int place, const void *image)
 {
     enum { ANY_MODE = 2 };

@@ -1,6 +1,6 @@
 /* CUDA's driver for the emulation: a cell compiled for the CPU passes for libcuda.so.1, so that the host's
  * half of the same cell (cellgen_cuda_driver.h) runs where no device is. Its image is the line
- * "cellgen emulated <suffix>", with the suffix of an element type; the kernels are this library's.
+ * "cellgen emulated <suffix> <kind> <function>", of one element type and part; the kernels are this library's.
  * Part of cellgen_cuda_emulation.h. */
 #ifndef CELLGEN_CUDA_EMULATION_DRIVER_H
 #define CELLGEN_CUDA_EMULATION_DRIVER_H
@@ -201,16 +201,26 @@ static bool cellgen_ends_with(const std::string &text, const std::string &end)
     return text.size() >= end.size() && !text.compare(text.size() - end.size(), end.size(), end);
 }
 
+/* The part that has a kernel, but for the function of what is a function's own. */
+static std::string cellgen_part_of(const std::string &name, const std::string &function)
+{
+    const std::string stem = function.substr(0, function.rfind('_'));
+    if (!function.compare(0, 8, "cellgen_")) return "shared";
+    if (!cellgen_ends_with(stem, "_persistent")) return "own";
+    const bool is_forward = cellgen_ends_with(stem, "_forward_persistent");
+    return std::string(name.find("ILb1E") == std::string::npos ? "device" : "cluster")
+        + (is_forward ? " sequence_forward" : " sequence_backward");
+}
+
 /* A cell's own kernels are those of the image's element type, which ends their names, and of no other. */
 CELLGEN_DRIVER_API cuLibraryGetKernel(void **kernel, void *library, const char *name)
 {
-    const std::string image = *(const std::string *)library, staying = " staying";
-    const std::string function = cellgen_function_of(name);
-    const bool is_staying = image.find(staying) != std::string::npos;
+    const std::string image = *(const std::string *)library;
+    const std::string function = cellgen_function_of(name), part = cellgen_part_of(name, function);
     const std::string suffix = image.substr(0, image.find(' '));
     const auto found = cellgen_emulated_kernels().find(name);
     bool is_here = found != cellgen_emulated_kernels().end()
-        && is_staying == cellgen_ends_with(function.substr(0, function.rfind('_')), "_persistent");
+        && !image.compare(suffix.size() + 1, part.size(), part);
     for (const std::string other : {"_f32", "_f64", "_bf16", "_f16"})
         is_here &= other == "_" + suffix || !cellgen_ends_with(function, other);
     return is_here ? (*kernel = &found->second, 0) : 500; /* CUDA_ERROR_NOT_FOUND */

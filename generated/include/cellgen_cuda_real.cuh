@@ -18,6 +18,11 @@
 #undef cg_first_max
 #undef cg_spread
 
+#if defined(CELLGEN_LAUNCH_OWN)
+#undef CELLGEN_LAUNCH
+#define CELLGEN_LAUNCH CELLGEN_LAUNCH_OWN
+#endif
+
 #undef store
 #undef CELLGEN_CUDA_NAME
 #define store CELLGEN_OF_STORE(CELLGEN_STORE_)

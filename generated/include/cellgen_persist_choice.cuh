@@ -28,7 +28,11 @@ inline bool cellgen_asks_to_stay(int tier)
 {
     return tier == CELLGEN_TIER_DEVICE || tier == CELLGEN_TIER_CLUSTER;
 }
-#define CELLGEN_STAYS ((int64_t)1 << 62) /* of what the options of a call need */
+/* Of what the options of a call need: its blocks stay; kernels, over the device and in a cluster, that have
+ * to be loaded before it can be said whether they do. */
+#define CELLGEN_STAYS ((int64_t)1 << 62)
+#define CELLGEN_LACKS_DEVICE ((int64_t)1 << 61)
+#define CELLGEN_LACKS_CLUSTER ((int64_t)1 << 60)
 #define CELLGEN_IF_STAYS(count) (how & CELLGEN_STAYS ? (int64_t)(count) : 0)
 
 #define CELLGEN_NS_NEVER 1e300
@@ -121,13 +125,15 @@ inline double cellgen_ns_together(const cellgen_layer_size &layer, const cellgen
     return one * (double)((groups + how.sets - 1) / how.sets);
 }
 
-/* Whether a kernel's code is there, and so many of its blocks run at once. */
+/* Whether a kernel's code is there, and so many of its blocks run at once; `lacks`: what is not loaded. */
 template <typename K>
-inline bool cellgen_all_run_at_once(K kernel, const cellgen_together &how, const cellgen_device_size &device)
+inline bool cellgen_all_run_at_once(
+    K kernel, const cellgen_together &how, const cellgen_device_size &device, int64_t *lacks)
 {
     int at_once = 0;
     cudaFuncAttributes code = {};
     cudaError_t error = cudaFuncGetAttributes(&code, kernel);
+    if (error == cudaErrorSymbolNotFound) *lacks |= how.cluster > 1 ? CELLGEN_LACKS_CLUSTER : CELLGEN_LACKS_DEVICE;
     const bool is_code = how.cluster == 1 || (code.binaryVersion >= 90 && code.ptxVersion >= 90);
     if (error == cudaSuccess && is_code)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, how.shared);
@@ -181,11 +187,12 @@ inline double cellgen_best_together(
 }
 
 /* Whether all steps run in one launch whose blocks are there together. `tier` may ask for it; `others`
- * are the nanoseconds of what runs otherwise. */
+ * are the nanoseconds of what runs otherwise. What is faster is asked for first, and the other one only where
+ * that does not run: an image that no call takes is not compiled. */
 template <typename E, typename S, typename W, typename K>
 inline bool cellgen_choose_together(
     int tier, const cellgen_layer_size &layer, double others, const S &shared, const W &weights,
-    K on_device, K in_cluster, cellgen_together *chosen)
+    K on_device, K in_cluster, cellgen_together *chosen, int64_t *lacks)
 {
     const bool asked = cellgen_asks_to_stay(tier);
     if (!CELLGEN_HAS_PIECES || (!asked && tier != CELLGEN_TIER_TOGETHER)) return false;
@@ -203,14 +210,17 @@ inline bool cellgen_choose_together(
     const double launched = cellgen_ns_launched<E>(layer), otherwise = others < launched ? others : launched;
     const bool is_measured = device.capability == CELLGEN_MEASURED_CAPABILITY;
     const auto pays = [=](double ns) { return is_measured && ns * CELLGEN_STAYING_GAINS < otherwise; };
-    if (device_ns > 0 && (tier == CELLGEN_TIER_DEVICE || (!asked && pays(device_ns)))
-        && !cellgen_all_run_at_once(on_device, by_device, device))
-        device_ns = 0;
-    if (cluster_ns > 0 && (tier == CELLGEN_TIER_CLUSTER || (!asked && pays(cluster_ns)))
-        && !cellgen_all_run_at_once(in_cluster, by_cluster, device))
-        cluster_ns = 0;
-    bool takes_cluster = cluster_ns > 0 && (device_ns == 0 || cluster_ns < device_ns);
-    if (asked) takes_cluster = tier == CELLGEN_TIER_CLUSTER;
+    const auto is_first = [&](double ns, double other) { return ns > 0 && (other == 0 || ns < other); };
+    for (int turn = 0; turn < 2; ++turn) {
+        const bool cluster = asked ? tier == CELLGEN_TIER_CLUSTER : is_first(cluster_ns, device_ns);
+        double &ns = cluster ? cluster_ns : device_ns;
+        if (ns == 0 || (!asked && !pays(ns))) break;
+        if (cellgen_all_run_at_once(cluster ? in_cluster : on_device, cluster ? by_cluster : by_device, device, lacks))
+            break;
+        if (*lacks) return false;
+        ns = 0;
+    }
+    const bool takes_cluster = asked ? tier == CELLGEN_TIER_CLUSTER : is_first(cluster_ns, device_ns);
     const double ns = takes_cluster ? cluster_ns : device_ns;
     *chosen = takes_cluster ? by_cluster : by_device;
     const bool stays = ns > 0 && (asked || pays(ns));

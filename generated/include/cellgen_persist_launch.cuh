@@ -153,6 +153,9 @@ template <typename K> inline cudaError_t cellgen_occupancy(int *at_once, K, cons
 
 #endif
 
+/* The same, named apart for what compiles one of the two. */
+#define CELLGEN_LAUNCH_IN_CLUSTER CELLGEN_LAUNCH_TOGETHER
+
 #endif
 
 #endif /* CELLGEN_PERSIST_LAUNCH_CUH */

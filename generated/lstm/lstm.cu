@@ -40,6 +40,7 @@
 #include "cellgen_cuda_real.cuh"
 
 /* ---- forward: Compute one step. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_forward)
 
 typedef struct {
     const store *x;              /* (B, I) */
@@ -65,6 +66,8 @@ typedef struct {
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_cuda_forward_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* i_bar = b_i + x_w_i_h_prev
  * f_bar = b_f + x_w_f_h_prev
@@ -116,6 +119,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_step_forward_9)(
     cg_store(h_rows, row, unit, h);
 }
 
+#endif
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_cuda_forward_workspace_size)(
     int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -194,8 +198,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_forward)(
         cg_rows(args->h, nH));
     return run.error;
 }
+#endif
 
 /* ---- backward: Compute the gradients that a step must return; upstream gradients left out are 0. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_backward)
 
 typedef struct {
     const store *x;              /* (B, I) */
@@ -229,6 +235,8 @@ typedef struct {
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_cuda_backward_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* tanh_c = tanh(c)
  * d_o = d_h * tanh_c */
@@ -330,6 +338,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_step_backward_10)(
     cg_store(d_c_prev_rows, row, unit, d_c_prev);
 }
 
+#endif
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_cuda_backward_workspace_size)(
     int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -448,8 +457,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_backward)(
     cg_gemm_nt(&run, nB, nI, nH, args->d_i_bar, nH, args->w_i, nH, args->d_x, nI, 1);
     return run.error;
 }
+#endif
 
 /* ---- weight_gradients: Compute the gradients of all parameters that backward does not return. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_weight_gradients)
 
 typedef struct {
     const store *x;              /* (B, I) */
@@ -476,6 +487,8 @@ typedef struct {
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_cuda_weight_gradients_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* d_b_o = sum(d_o_bar -> (H,))
  * d_b_g = sum(d_g_bar -> (H,))
@@ -516,6 +529,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_step_weight_gradients_1_over_rows)(
     cellgen_chunk_total(d_b_i, d_b_i_rows, units, unit);
 }
 
+#endif
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_cuda_weight_gradients_workspace_size)(
     int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -596,8 +610,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_weight_gradients)(
     cg_gemm_tn(&run, nI, nH, nB, args->x, nI, args->d_i_bar, nH, args->d_w_i, nH, 0);
     return run.error;
 }
+#endif
 
 /* ---- sequence_forward: Compute all steps of a sequence. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_sequence_forward)
 
 typedef struct {
     const store *x;              /* (T, B, I) */
@@ -639,6 +655,8 @@ typedef struct {
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[10];         /* step, row: of arrays over time in order, mask, reset */
 } CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* i_bar = b_i + x_w_i_h_prev
  * f_bar = b_f + x_w_f_h_prev
@@ -785,6 +803,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_forward_block)(
     }
 }
 
+#endif
 #if CELLGEN_PRECISION == 32
 /* Blocks share the units of a layer and take rows through all steps together. */
 template <bool in_cluster>
@@ -947,9 +966,9 @@ CELLGEN_CUDA_NAME(lstm_forward_persistent)(
 #endif
 
 static inline bool CELLGEN_CUDA_NAME(lstm_forward_persistent_stays)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int tier, cellgen_together *chosen)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int tier, cellgen_together *chosen, int64_t *lacks)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)tier, (void)chosen;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)tier, (void)chosen, (void)lacks;
 #if CELLGEN_PRECISION == 32
     if ((nH) < 1) return false; /* nothing to share */
     const auto weights = [=](int blocks) {
@@ -966,7 +985,7 @@ static inline bool CELLGEN_CUDA_NAME(lstm_forward_persistent_stays)(
         (int64_t)(cellgen_factors(nH)) * CELLGEN_GROUP * (int64_t)sizeof(store), (int64_t)1 * (4 * nH * nH)};
     return cellgen_choose_together<store>(
         tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH, cellgen_by_fragment::resident(4, nH, nH), 2), held, weights, CELLGEN_KERNEL(CELLGEN_CUDA_NAME(lstm_forward_persistent)<false>),
-        CELLGEN_KERNEL(CELLGEN_CUDA_NAME(lstm_forward_persistent)<true>), chosen);
+        CELLGEN_KERNEL(CELLGEN_CUDA_NAME(lstm_forward_persistent)<true>), chosen, lacks);
 #else
     return false;
 #endif
@@ -981,10 +1000,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward_how)(
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0);
+    int64_t lacks = 0;
     cellgen_together together;
-    if (CELLGEN_CUDA_NAME(lstm_forward_persistent_stays)(nT, nB, nI, nH, args->tier, &together))
-        return how | CELLGEN_STAYS;
-    return how;
+    if (CELLGEN_CUDA_NAME(lstm_forward_persistent_stays)(nT, nB, nI, nH, args->tier, &together, &lacks))
+        return how | CELLGEN_STAYS | lacks;
+    return how | lacks;
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward_workspace_size)(
@@ -1101,12 +1121,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward)(
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, forward_1_weights_1, 4 * nH, forward_1_sums, (4 * nH), 0);
     bool stays = (how & CELLGEN_STAYS) != 0;
     #if CELLGEN_PRECISION == 32
+    int64_t lacks = 0; /* nothing, or nothing stays */
     cellgen_together together = {};
-    stays = stays && CELLGEN_CUDA_NAME(lstm_forward_persistent_stays)(nT, nB, nI, nH, args->tier, &together);
+    stays = stays && CELLGEN_CUDA_NAME(lstm_forward_persistent_stays)(nT, nB, nI, nH, args->tier, &together, &lacks);
     if (stays) { /* blocks take rows through all steps together */
         cg_empty_channel(&run, nT + 1, nB, 1, nH, h_told);
         if (together.cluster > 1)
-            CELLGEN_LAUNCH_TOGETHER(&run, (CELLGEN_CUDA_NAME(lstm_forward_persistent)<true>), together, nT, nB, nI, nH, *args, guarded, step_validity, step_resets, h_prev_before, c_prev_before, forward_1_sums, forward_1_weights_2, h_told);
+            CELLGEN_LAUNCH_IN_CLUSTER(&run, (CELLGEN_CUDA_NAME(lstm_forward_persistent)<true>), together, nT, nB, nI, nH, *args, guarded, step_validity, step_resets, h_prev_before, c_prev_before, forward_1_sums, forward_1_weights_2, h_told);
         else
             CELLGEN_LAUNCH_TOGETHER(&run, (CELLGEN_CUDA_NAME(lstm_forward_persistent)<false>), together, nT, nB, nI, nH, *args, guarded, step_validity, step_resets, h_prev_before, c_prev_before, forward_1_sums, forward_1_weights_2, h_told);
         if (!cellgen_asks_to_stay(args->tier)) stays = !cellgen_was_refused(&run);
@@ -1157,8 +1178,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward)(
         cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), c_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
+#endif
 
 /* ---- sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_sequence_backward)
 
 typedef struct {
     const store *x;              /* (T, B, I) */
@@ -1213,6 +1236,8 @@ typedef struct {
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[16];         /* step, row: of arrays over time in order, mask, reset */
 } CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* d_h_in = d_h + d_h_next
  * d_c_in = d_c + d_c_next
@@ -1426,6 +1451,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_reverse_block)(
     }
 }
 
+#endif
 #if CELLGEN_PRECISION == 32
 /* Blocks share the units of a layer and take rows through all steps together. */
 template <bool in_cluster>
@@ -1622,9 +1648,9 @@ CELLGEN_CUDA_NAME(lstm_reverse_persistent)(
 #endif
 
 static inline bool CELLGEN_CUDA_NAME(lstm_reverse_persistent_stays)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int tier, cellgen_together *chosen)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int tier, cellgen_together *chosen, int64_t *lacks)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)tier, (void)chosen;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)tier, (void)chosen, (void)lacks;
 #if CELLGEN_PRECISION == 32
     if ((nH) < 1) return false; /* nothing to share */
     const auto weights = [=](int blocks) {
@@ -1647,7 +1673,7 @@ static inline bool CELLGEN_CUDA_NAME(lstm_reverse_persistent_stays)(
         (int64_t)(cellgen_factors(nH) + cellgen_factors(nH) + cellgen_factors(nH) + cellgen_factors(nH)) * CELLGEN_GROUP * (int64_t)sizeof(store), (int64_t)1 * (1 * nH * nH + 1 * nH * nH + 1 * nH * nH + 1 * nH * nH)};
     return cellgen_choose_together<store>(
         tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, 4 * nH), 2), held, weights, CELLGEN_KERNEL(CELLGEN_CUDA_NAME(lstm_reverse_persistent)<false>),
-        CELLGEN_KERNEL(CELLGEN_CUDA_NAME(lstm_reverse_persistent)<true>), chosen);
+        CELLGEN_KERNEL(CELLGEN_CUDA_NAME(lstm_reverse_persistent)<true>), chosen, lacks);
 #else
     return false;
 #endif
@@ -1664,10 +1690,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward_how)(
         | (args->every > 1 ? CELLGEN_MOVED(3) : 0)
         | (args->every > 1 ? CELLGEN_MOVED(4) : 0)
         | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, args->reverse, nT, nB, nI);
+    int64_t lacks = 0;
     cellgen_together together;
-    if (CELLGEN_CUDA_NAME(lstm_reverse_persistent_stays)(nT, nB, nI, nH, args->tier, &together))
-        return how | CELLGEN_STAYS;
-    return how;
+    if (CELLGEN_CUDA_NAME(lstm_reverse_persistent_stays)(nT, nB, nI, nH, args->tier, &together, &lacks))
+        return how | CELLGEN_STAYS | lacks;
+    return how | lacks;
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward_workspace_size)(
@@ -1868,15 +1895,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     bool stays = (how & CELLGEN_STAYS) != 0;
     #if CELLGEN_PRECISION == 32
+    int64_t lacks = 0; /* nothing, or nothing stays */
     cellgen_together together = {};
-    stays = stays && CELLGEN_CUDA_NAME(lstm_reverse_persistent_stays)(nT, nB, nI, nH, args->tier, &together);
+    stays = stays && CELLGEN_CUDA_NAME(lstm_reverse_persistent_stays)(nT, nB, nI, nH, args->tier, &together, &lacks);
     if (stays) { /* blocks take rows through all steps together */
         cg_empty_channel(&run, nT + 1, nB, 1, nH, d_o_bar_told);
         cg_empty_channel(&run, nT + 1, nB, 1, nH, d_g_bar_told);
         cg_empty_channel(&run, nT + 1, nB, 1, nH, d_f_bar_told);
         cg_empty_channel(&run, nT + 1, nB, 1, nH, d_i_bar_told);
         if (together.cluster > 1)
-            CELLGEN_LAUNCH_TOGETHER(&run, (CELLGEN_CUDA_NAME(lstm_reverse_persistent)<true>), together, nT, nB, nI, nH, *args, guarded, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), step_validity, step_resets, h_prev_before, c_prev_before, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_weights_1, d_o_bar_told, d_g_bar_told, d_f_bar_told, d_i_bar_told);
+            CELLGEN_LAUNCH_IN_CLUSTER(&run, (CELLGEN_CUDA_NAME(lstm_reverse_persistent)<true>), together, nT, nB, nI, nH, *args, guarded, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), step_validity, step_resets, h_prev_before, c_prev_before, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_weights_1, d_o_bar_told, d_g_bar_told, d_f_bar_told, d_i_bar_told);
         else
             CELLGEN_LAUNCH_TOGETHER(&run, (CELLGEN_CUDA_NAME(lstm_reverse_persistent)<false>), together, nT, nB, nI, nH, *args, guarded, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), step_validity, step_resets, h_prev_before, c_prev_before, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_weights_1, d_o_bar_told, d_g_bar_told, d_f_bar_told, d_i_bar_told);
         if (guarded) cg_leave_out(&run, nT * nB, (4 * nH), adjoints, step_validity);
@@ -1960,5 +1988,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward)(
         cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
+#endif
 
 #endif

@@ -32,6 +32,7 @@
 #include "cellgen_cuda_real.cuh"
 
 /* ---- forward: Compute one step. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_forward)
 
 typedef struct {
     const store *x;              /* (B, I) */
@@ -47,6 +48,8 @@ typedef struct {
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(min_gru_cuda_forward_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* z = sigmoid(b_z + x_w_z)
  * n_bar = b_n + x_w_n
@@ -74,6 +77,7 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_step_forward_3)(
     cg_store(h_rows, row, unit, h);
 }
 
+#endif
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_gru_cuda_forward_workspace_size)(
     int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -119,8 +123,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_forward)(
         cg_rows(args->h, nH));
     return run.error;
 }
+#endif
 
 /* ---- backward: Compute the gradients that a step must return; upstream gradients left out are 0. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_backward)
 
 typedef struct {
     const store *x;              /* (B, I) */
@@ -140,6 +146,8 @@ typedef struct {
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(min_gru_cuda_backward_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* z = sigmoid(b_z + x_w_z)
  * n_bar = b_n + x_w_n
@@ -179,6 +187,7 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_step_backward_3)(
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
+#endif
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_gru_cuda_backward_workspace_size)(
     int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -234,8 +243,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_backward)(
     cg_gemm_nt(&run, nB, nI, nH, args->d_z_pre, nH, args->w_z, nH, args->d_x, nI, 1);
     return run.error;
 }
+#endif
 
 /* ---- weight_gradients: Compute the gradients of all parameters that backward does not return. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_weight_gradients)
 
 typedef struct {
     const store *x;              /* (B, I) */
@@ -251,6 +262,8 @@ typedef struct {
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(min_gru_cuda_weight_gradients_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* d_b_n = sum(d_n_bar -> (H,))
  * d_b_z = sum(d_z_pre -> (H,)) */
@@ -277,6 +290,7 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_step_weight_gradients_1_over_rows)(
     cellgen_chunk_total(d_b_z, d_b_z_rows, units, unit);
 }
 
+#endif
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_gru_cuda_weight_gradients_workspace_size)(
     int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -322,8 +336,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_weight_gradients)(
     cg_gemm_tn(&run, nI, nH, nB, args->x, nI, args->d_z_pre, nH, args->d_w_z, nH, 0);
     return run.error;
 }
+#endif
 
 /* ---- sequence_forward: Compute all steps of a sequence. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_sequence_forward)
 
 typedef struct {
     const store *x;              /* (T, B, I) */
@@ -352,6 +368,8 @@ typedef struct {
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[8];          /* step, row: of arrays over time in order, mask, reset */
 } CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* z = sigmoid(b_z + x_w_z)
  * n_bar = b_n + x_w_n
@@ -445,6 +463,7 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_forward_stream)(
     }
 }
 
+#endif
 /* What the options of a call need, for the size of its workspace. */
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward_args) *args)
@@ -554,8 +573,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward)(
         cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), h_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
+#endif
 
 /* ---- sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_sequence_backward)
 
 typedef struct {
     const store *x;              /* (T, B, I) */
@@ -589,6 +610,8 @@ typedef struct {
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[12];         /* step, row: of arrays over time in order, mask, reset */
 } CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* d_h_in = d_h + d_h_next
  * d_n_bar = d_h_in * z
@@ -723,6 +746,7 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_reverse_stream)(
     cg_store(cg_rows(d_h_prev_pair, nH), row, unit, d_h_next);
 }
 
+#endif
 /* What the options of a call need, for the size of its workspace. */
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward_args) *args)
@@ -893,5 +917,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward)(
         cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 6 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
+#endif
 
 #endif

@@ -44,6 +44,7 @@
 #include "cellgen_cuda_real.cuh"
 
 /* ---- forward: Compute one step. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_forward)
 
 typedef struct {
     const store *x;              /* (B, I) */
@@ -72,6 +73,8 @@ typedef struct {
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(mlstm_cuda_forward_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* q = b_q + x_w_q
  * k = b_k + x_w_k / sqrt(K) */
@@ -309,6 +312,7 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_forward_12)(
     cg_store(h_rows, row, unit, h);
 }
 
+#endif
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_forward_workspace_size)(
     int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, int with_blas)
 {
@@ -479,8 +483,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_forward)(
         cg_rows(args->h, (nD * nN)));
     return run.error;
 }
+#endif
 
 /* ---- backward: Compute the gradients that a step must return; upstream gradients left out are 0. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_backward)
 
 typedef struct {
     const store *x;              /* (B, I) */
@@ -523,6 +529,8 @@ typedef struct {
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(mlstm_cuda_backward_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* exp_exp_pre = exp(-m) */
 __global__ void CELLGEN_CUDA_NAME(mlstm_step_backward_1)(
@@ -1058,6 +1066,7 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_backward_18)(
     cg_store(d_i_bar_rows, row, unit, d_i_bar);
 }
 
+#endif
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_backward_workspace_size)(
     int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, int with_blas)
 {
@@ -1374,8 +1383,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_backward)(
     cg_gemm_nt(&run, nB, nI, nK * nN, args->d_q, (nK * nN), args->w_q, (nK * nN), args->d_x, nI, 1);
     return run.error;
 }
+#endif
 
 /* ---- weight_gradients: Compute the gradients of all parameters that backward does not return. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_weight_gradients)
 
 typedef struct {
     const store *x;              /* (B, I) */
@@ -1404,6 +1415,8 @@ typedef struct {
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(mlstm_cuda_weight_gradients_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* d_b_f = sum(d_f_bar -> (N, 1))
  * d_b_i = sum(d_i_bar -> (N, 1)) */
@@ -1480,6 +1493,7 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_weight_gradients_3_over_rows)(
     cellgen_chunk_total(d_b_q, d_b_q_rows, units, unit);
 }
 
+#endif
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_weight_gradients_workspace_size)(
     int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, int with_blas)
 {
@@ -1572,8 +1586,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_weight_gradients)(
     cg_gemm_tn(&run, nI, nK * nN, nB, args->x, nI, args->d_q, (nK * nN), args->d_w_q, (nK * nN), 0);
     return run.error;
 }
+#endif
 
 /* ---- sequence_forward: Compute all steps of a sequence. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_sequence_forward)
 
 typedef struct {
     const store *x;              /* (T, B, I) */
@@ -1623,6 +1639,8 @@ typedef struct {
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[14];         /* step, row: of arrays over time in order, mask, reset */
 } CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* v = b_v + x_w_v
  * o = sigmoid(b_o + x_w_o) */
@@ -2198,6 +2216,7 @@ if (frame::ahead) {
     }
 }
 
+#endif
 /* What the options of a call need, for the size of its workspace. */
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward_args) *args)
@@ -2494,8 +2513,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward)(
         cg_scatter_steps(&run, nT, nB, nN * 1, cg_every(cg_series(given->m, given->strided ? given->strides + 8 : nullptr, nB, nN * 1), args->every), m_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
+#endif
 
 /* ---- sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
+#if !defined(CELLGEN_ONLY) || defined(CELLGEN_ONLY_sequence_backward)
 
 typedef struct {
     const store *x;              /* (T, B, I) */
@@ -2558,6 +2579,8 @@ typedef struct {
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[22];         /* step, row: of arrays over time in order, mask, reset */
 } CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_args);
+
+#if !defined(CELLGEN_WITHOUT_OWN)
 
 /* d_c_in = d_c + d_c_next */
 __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_1)(
@@ -3703,6 +3726,7 @@ if (frame::ahead) {
     if (thread == 0) cg_store(cg_rows(d_m_prev_pair, nN), row, head * (1), d_m_next_held);
 }
 
+#endif
 /* What the options of a call need, for the size of its workspace. */
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_args) *args)
@@ -4205,5 +4229,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
         cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 16 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
+#endif
 
 #endif

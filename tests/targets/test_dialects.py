@@ -52,6 +52,7 @@ TOY = replace(
     launch_blocks="TOY_BLOCKS",
     launch_held="TOY_HELD",
     launch_together="TOY_TOGETHER",
+    launch_in_cluster="TOY_CLUSTER",
     together="TOY_THREADS",
 )
 MACROS = """#include "cellgen_cuda.cuh"
@@ -85,6 +86,7 @@ MACROS = """#include "cellgen_cuda.cuh"
 #define TOY_BLOCKS CELLGEN_IN_BLOCKS
 #define TOY_HELD CELLGEN_HELD
 #define TOY_TOGETHER CELLGEN_LAUNCH_TOGETHER
+#define TOY_CLUSTER CELLGEN_LAUNCH_IN_CLUSTER
 #define TOY_THREADS CELLGEN_TOGETHER_BOUNDS
 """
 OF_CUDA = (

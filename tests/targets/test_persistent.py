@@ -41,7 +41,7 @@ from cellgen.runtime.device import nvcc, packing
 from cellgen.runtime.device.halves import INSTANCE
 from cellgen.runtime.device.kernel import CudaKernel
 from cellgen.runtime.device.model import DEVICES, EMULATED, choices
-from cellgen.runtime.device.settings import MEASURED_CAPABILITY, TIERS
+from cellgen.runtime.device.settings import TIERS
 from cellgen.runtime.paths import include_folder
 from cellgen.schedule.device.lower import lower_for_device
 from cellgen.schedule.device.persistent import Persistent, PersistentChoice
@@ -484,12 +484,14 @@ def test_the_model_says_where_blocks_stay(monkeypatch: pytest.MonkeyPatch) -> No
 def test_python_and_the_headers_mean_the_same_by_their_numbers() -> None:
     texts = [(include_folder() / name).read_text() for name in ("cellgen_cuda_tiers.cuh", CHOICE)]
     named = dict(re.findall(r"CELLGEN_(?:TIER_)?(\w+) = (\d+)", "\n".join(texts)))
-    assert int(named["MEASURED_CAPABILITY"]) == MEASURED_CAPABILITY
     assert {
         name: int(named["CHOOSE" if name == "auto" else name.upper()]) for name in TIERS
     } == TIERS
-    assert "#define CELLGEN_STAYS ((int64_t)1 << 62)" in texts[1]
-    assert packing.STAYS == 1 << 62
+    for name in ("STAYS", "LACKS_DEVICE", "LACKS_CLUSTER"):
+        assert (
+            f"#define CELLGEN_{name} ((int64_t)1 << {getattr(packing, name).bit_length() - 1})"
+            in texts[1]
+        )
 
 
 def test_explain_says_which_cells_stay_and_why_others_do_not() -> None:

@@ -221,14 +221,13 @@ class CudaFunction:
             tuple(fresh),
             tuple(fresh.values()),
             launch,
-            options.settings["tier"],
             with_tables(options.stated),
         )
 
     def _run(self, plan: DevicePlan, call: SeenCall, graph: bool | None) -> dict[str, object]:
         """Make the results that a call forms, launch its kernels, and return every result."""
         kernel, library, device = self._kernel, self._kernel.library(), plan.device
-        kernel.require_device(device, plan.element, plan.tier)
+        kernel.require_device(device)
         found, addresses = dict(call.results), call.addresses
         with library.on(device):
             like = next(iter(call.given.values()))

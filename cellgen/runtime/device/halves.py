@@ -1,19 +1,23 @@
 """Compile a cell for CUDA in halves, without nvcc: the host's by a C++ compiler, kernels by NVRTC.
 
 Input: ``SourceFiles``. Output: ``Built``, a library of functions that launch kernels through the
-driver, and images, each with the kernels of one element type for one device. An image is compiled
-when a call first needs it; all are kept in the cache. In the emulation a third library passes for
-the driver, and its image says so.
+driver, and images, each with some kernels of one element type for one device: those that all
+functions share, those of one function, those of it whose blocks stay on the device. An image is
+compiled when a call first needs it; all are kept in the cache. In the emulation a third library
+passes for the driver, and its image says so.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import ABI_VERSION, Interface
@@ -38,14 +42,18 @@ HOST_FLAGS = (
 )
 DEVICE_FLAGS = ("-default-device", "-std=c++17", "--fmad=false", "-DCELLGEN_DEVICE_HALF", "-w")
 """``-default-device``: functions of the host are read too, and nothing is left of them."""
-STAYING_FLAG = "-DCELLGEN_STAYING_PART"
-STAYING = "CELLGEN_LAUNCH_TOGETHER"
-"""What the text of a cell has that has kernels whose blocks stay on a device."""
+SHARED, OWN, DEVICE, CLUSTER = "shared", "own", "device", "cluster"
+"""Kinds of images: what all functions launch, what one does, with blocks that stay, in clusters."""
+PART_FLAGS = {kind: f"-DCELLGEN_{kind.upper()}_PART" for kind in (SHARED, OWN, DEVICE, CLUSTER)}
+STAYING = re.compile(
+    r"defined\(CELLGEN_ONLY_(\w+)\)|\bCELLGEN_LAUNCH_(?:TOGETHER|IN_CLUSTER)\b", re.MULTILINE
+)
+"""In the text of a cell: where a function begins, and a launch of blocks that stay on a device."""
 DRIVER_FLAG = "-DCELLGEN_EMULATED_DRIVER"
 INSTANCE = "#define CELLGEN_STORE "
 """Begins what a cell's text compiles for one element type: headers stand before the first."""
 PLACES = {store.dtype: place for place, store in enumerate(CUDA_STORES)}
-"""Of an element type's image, among those of a device; behind them, of those that stay."""
+"""Of an element type's image, among those of a part."""
 EMULATED_TOOLKIT = 13_000
 
 
@@ -71,6 +79,32 @@ def is_chosen() -> bool:
         return False
     way = remembered.recall(remembered.WAY)
     return library is not None if way is None else way == {"way": remembered.NVRTC}
+
+
+class ImagePart(NamedTuple):
+    """Kernels that are one image: a kind, and the function whose they are."""
+
+    kind: str
+    function: str = ""
+
+    @classmethod
+    def of(cls, kind: str, function: str) -> ImagePart:
+        """The part of a kind that a function takes."""
+        return cls(kind, "" if kind == SHARED else function)
+
+    @property
+    def stays(self) -> bool:
+        """Whether their blocks stay on the device."""
+        return self.kind in (DEVICE, CLUSTER)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What compiles them alone."""
+        own = ("-DCELLGEN_ONLY", f"-DCELLGEN_ONLY_{self.function}") if self.function else ()
+        return (*DEVICE_FLAGS, PART_FLAGS[self.kind], *own)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.function}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -147,32 +181,36 @@ class Halves:
 
         return cache.made(entry, self.sources.files, make)
 
-    @property
-    def parts(self) -> tuple[bool, ...]:
-        """Which kernels have an image: all others; True: those whose blocks stay on a device."""
-        texts = (text for name, text in self.sources.files if name.endswith(".cu"))
-        return (False, True) if any(STAYING in text for text in texts) else (False,)
+    @cached_property
+    def parts(self) -> tuple[ImagePart, ...]:
+        """Which kernels have an image, in the order of their places."""
+        text, staying, function = dict(self.sources.files)[f"{self.sources.name}.cu"], set(), ""
+        for found in STAYING.finditer(text):
+            function = found[1] or function
+            if not found[1]:
+                staying.add(function)
+        names = [f.name for f in self.interface.functions]
+        kinds = {n: (OWN, DEVICE, CLUSTER) if n in staying else (OWN,) for n in names}
+        return (ImagePart(SHARED), *(ImagePart(kind, n) for n in names for kind in kinds[n]))
 
-    def image(self, dtype: str, capability: int, *, staying: bool = False) -> bytes:
-        """The kernels of an element type for a device of a compute capability, ten times.
+    def image(self, dtype: str, capability: int, part: ImagePart) -> bytes:
+        """Kernels of an element type for a device of a compute capability, ten times.
 
-        ``staying``: those whose blocks stay on the device, else all others. Raises BuildError: no
-        NVRTC, an architecture that it does not know, compiler errors.
+        Raises BuildError: no NVRTC, an architecture that it does not know, compiler errors.
         """
-        suffix = CUDA_STORES[PLACES[dtype]].suffix
         if self.emulated:
-            return f"cellgen emulated {suffix}{' staying' if staying else ''}\0".encode()
-        compiler, arch = self._target(dtype, capability, staying)
-        return self._image(compiler, dtype, arch, staying).read_bytes()
+            return f"cellgen emulated {CUDA_STORES[PLACES[dtype]].suffix} {part}\0".encode()
+        compiler, arch = self._target(dtype, capability, part)
+        return self._image(compiler, dtype, arch, part).read_bytes()
 
-    def _target(self, dtype: str, capability: int, staying: bool) -> tuple[nvrtc.Nvrtc, str]:
+    def _target(self, dtype: str, capability: int, part: ImagePart) -> tuple[nvrtc.Nvrtc, str]:
         """What compiles an image and for which architecture; where nothing can, what is there."""
         known, named = self._known(), _named()
         if known[0].library is None:
             for one in known:
                 wanted = (one.named(named, capability),) if named else one.runnable(capability)
                 for arch in wanted:
-                    if cache.find(self._image_entry(one, dtype, arch, staying).name):
+                    if cache.find(self._image_entry(one, dtype, arch, part).name):
                         return one, arch
         first = known[0]
         return first, first.named(named, capability) if named else first.architecture(capability)
@@ -188,19 +226,21 @@ class Halves:
         compiler = self._known()[0]
         known = compiler.require(named)
         for arch in dict.fromkeys((known, nvrtc.portable(known))):
-            for dtype, staying in product(PLACES, self.parts):
-                self._image(compiler, dtype, arch, staying)
+            for dtype, part in product(PLACES, self.parts):
+                if dtype != "float64" or not part.stays:
+                    self._image(compiler, dtype, arch, part)
 
-    def _image(self, compiler: nvrtc.Nvrtc, dtype: str, arch: str, staying: bool) -> Path:
-        entry = self._image_entry(compiler, dtype, arch, staying)
+    def _image(self, compiler: nvrtc.Nvrtc, dtype: str, arch: str, part: ImagePart) -> Path:
+        entry = self._image_entry(compiler, dtype, arch, part)
         produced = f"{self.sources.name}_{CUDA_STORES[PLACES[dtype]].suffix}.image"
 
         def make(place: Path) -> str:
             name, text, headers = self.sources.name, entry.text, entry.headers
             if compiler.library is None:
-                which = " whose blocks stay on a device" if staying else ""
-                raise compiler.lacking(f"kernels of {name} in {dtype}{which}", arch)
-            image = compiler.compiled(name, text, headers, arch, _flags(staying))
+                which = f"{part.function} of {name}" if part.function else name
+                stay = " whose blocks stay on a device" if part.stays else ""
+                raise compiler.lacking(f"kernels of {which} in {dtype}{stay}", arch)
+            image = compiler.compiled(name, text, headers, arch, part.flags)
             (place / produced).write_bytes(image)
             return produced
 
@@ -211,13 +251,13 @@ class Halves:
         return path
 
     def _image_entry(
-        self, compiler: nvrtc.Nvrtc, dtype: str, arch: str, staying: bool
+        self, compiler: nvrtc.Nvrtc, dtype: str, arch: str, part: ImagePart
     ) -> ImageEntry:
         """Where an image is in the cache, and what it is compiled from."""
         suffix, name = CUDA_STORES[PLACES[dtype]].suffix, f"{self.sources.name}.cu"
         headers = self._headers()
         text = _of_element(headers[name], name, suffix)
-        said = f"{compiler} {arch} {' '.join(_flags(staying))} {dtype}"
+        said = f"{compiler} {arch} {' '.join(part.flags)} {dtype}"
         key = self._key("nvrtc", said, (name, text), *headers.items())
         return ImageEntry(f"{self.sources.name}_{suffix}_{arch}-{key}", text, headers)
 
@@ -250,10 +290,6 @@ def _of_host(host: nvcc.Compiler, compiler: nvrtc.Nvrtc | None) -> nvcc.Compiler
     """What compiles the host's half beside a release of NVRTC; None: in the emulation."""
     toolkit = EMULATED_TOOLKIT if compiler is None else compiler.toolkit
     return nvcc.Compiler((*host.command, *HOST_FLAGS, f"-DCELLGEN_TOOLKIT={toolkit}"), host.version)
-
-
-def _flags(staying: bool) -> tuple[str, ...]:
-    return (*DEVICE_FLAGS, STAYING_FLAG) if staying else DEVICE_FLAGS
 
 
 def _of_element(text: str, name: str, suffix: str) -> str:

@@ -26,7 +26,6 @@ from cellgen.runtime.device.function import CudaFunction
 from cellgen.runtime.device.halves import Halves
 from cellgen.runtime.device.library import HINTS, NO_CUBLAS, DeviceLibrary
 from cellgen.runtime.device.raw import RawDeviceFunction
-from cellgen.runtime.device.settings import may_stay
 from cellgen.runtime.kernel import ARRIVALS, require_abi
 from cellgen.runtime.notebook import ShownInNotebooks
 
@@ -55,7 +54,7 @@ class CudaKernel(ShownInNotebooks):
         self._digest = ""
         self._lock = threading.RLock()
         self._blas: dict[tuple[int, int], object] = {}
-        self._usable: set[tuple[int, str, int]] = set()
+        self._usable: set[int] = set()
 
     def __getattr__(self, name: str) -> CudaFunction:
         functions: dict[str, CudaFunction] = self.__dict__.get("functions", {})
@@ -113,13 +112,9 @@ class CudaKernel(ShownInNotebooks):
         self.require_device(0)
         return self.library().devices()
 
-    def require_device(self, device: int, dtype: str = "", tier: int = 0) -> None:
-        """Check, once, that a device is there, new enough for the code, and has an element's.
-
-        ``tier`` is a number of ``TIERS``: some take kernels whose blocks stay there. Raises
-        DeviceError, and BuildError where kernels are compiled for it and cannot be.
-        """
-        if (device, dtype, tier) in self._usable:
+    def require_device(self, device: int) -> None:
+        """Check, once, that a device is there, and new enough for the code. Raises DeviceError."""
+        if device in self._usable:
             return
         library, needed = self.library(), nvcc.oldest()
         count = library.devices()
@@ -135,11 +130,7 @@ class CudaKernel(ShownInNotebooks):
                 f"{needed / 10} or newer; use another device, or the C kernel: "
                 f"cellgen.load({self.name!r})"
             )
-        if dtype:
-            with self._lock:
-                staying = dtype != "float64" and may_stay(tier, found)
-                library.require_kernels(device, dtype, staying=staying)
-        self._usable.add((device, dtype, tier))
+        self._usable.add(device)
 
     def array(
         self, values: np.ndarray, *, dtype: str = "", device: int = 0, stream: int = 0

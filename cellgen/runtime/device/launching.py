@@ -36,8 +36,8 @@ class DeviceOwner(Protocol):
     def blas(self, device: int, path: str = "") -> object:
         """An open cuBLAS, or NULL."""
 
-    def require_device(self, device: int, dtype: str = "", tier: int = 0) -> None:
-        """Check that a device can run the kernel, on elements of a type and as a tier says."""
+    def require_device(self, device: int) -> None:
+        """Check that a device can run the kernel."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +16,7 @@ from cellgen.runtime.abi import ERROR_CODES, Interface
 from cellgen.runtime.device import nvcc
 from cellgen.runtime.device.cuda_abi import cuda_cdef
 from cellgen.runtime.device.graphs import stream_text
-from cellgen.runtime.device.halves import PLACES, Halves
+from cellgen.runtime.device.halves import PLACES, Halves, ImagePart
 from cellgen.runtime.device.settings import PERSISTENT
 from cellgen.runtime.imports import whole_imports
 
@@ -48,7 +49,7 @@ class DeviceLibrary:
 
     def __init__(self, path: str, interface: Interface, halves: Halves | None = None) -> None:
         self.name, self._halves = interface.name, halves
-        self._images = set[tuple[int, str, bool]]()
+        self._images, self._lock = set[tuple[int, str, ImagePart]](), threading.Lock()
         with whole_imports():  # cffi imports its parser when it is used
             self.ffi = cffi.FFI()
             self.ffi.cdef(cuda_cdef(interface))
@@ -169,23 +170,27 @@ class DeviceLibrary:
         self.require(code, f"{self.name}: asking device {device} what it is")
         return int(found[0])
 
-    def require_kernels(self, device: int, dtype: str, *, staying: bool = False) -> None:
-        """Load the kernels of an element type onto a device, where they come by themselves.
+    def load(self, device: int, dtype: str, function: str, kinds: Sequence[str]) -> bool:
+        """Load kernels of a function that are not there yet; return whether there were any.
 
-        With ``staying`` also those whose blocks stay there. Raises BuildError, DeviceError.
+        Nothing is to be done where they are part of the library. Raises BuildError, DeviceError.
         """
         if self._halves is None:
-            return
-        halves, capability = self._halves, self.capability(device)
-        parts = halves.parts if staying else (False,)
-        parts = tuple(part for part in parts if (device, dtype, part) not in self._images)
-        with ThreadPoolExecutor(len(halves.parts)) as pool:
-            images = pool.map(lambda part: halves.image(dtype, capability, staying=part), parts)
-        for part, image in zip(parts, images, strict=True):
-            place = PLACES[dtype] + (len(PLACES) if part else 0)
-            code = self.lib.cellgen_cuda_load(device, place, self.ffi.from_buffer(image))
-            self.require(code, f"{self.name}: loading kernels of {dtype} onto device {device}")
-            self._images.add((device, dtype, part))
+            return False
+        wanted = [(device, dtype, ImagePart.of(kind, function)) for kind in kinds]
+        if self._images.issuperset(wanted):
+            return False
+        with self._lock:
+            lacking = [one for one in wanted if one not in self._images]
+            halves, capability = self._halves, self.capability(device)
+            with ThreadPoolExecutor(len(kinds)) as pool:
+                images = pool.map(lambda one: halves.image(dtype, capability, one[2]), lacking)
+            for one, image in zip(lacking, images, strict=True):
+                place = halves.parts.index(one[2]) * len(PLACES) + PLACES[dtype]
+                code = self.lib.cellgen_cuda_load(device, place, self.ffi.from_buffer(image))
+                self.require(code, f"{self.name}: loading kernels of {dtype} onto device {device}")
+                self._images.add(one)
+        return True
 
     def on(self, device: int) -> Current:
         """Make a device current for the body of a ``with``. Raises DeviceError."""

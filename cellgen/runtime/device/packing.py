@@ -17,13 +17,14 @@ from cellgen.runtime.call.views import dense_steps
 from cellgen.runtime.device.arrays import SUFFIXES
 from cellgen.runtime.device.cuda_abi import cuda_symbols, over_time
 from cellgen.runtime.device.graphs import Launch
+from cellgen.runtime.device.halves import CLUSTER, DEVICE, OWN, SHARED
 from cellgen.runtime.device.library import DeviceLibrary
 from cellgen.runtime.device.settings import TABLES, TIERS
 
 Words: TypeAlias = list[int | float]
 """What a struct holds, in the order in which it is packed: addresses and numbers."""
-STAYS = 1 << 62
-"""In what a call needs (CELLGEN_STAYS): its blocks would stay on the device."""
+STAYS, LACKS_DEVICE, LACKS_CLUSTER = 1 << 62, 1 << 61, 1 << 60
+"""In what a call needs: its blocks would stay on the device; kernels that tell whether they do."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class ArgumentStruct:
     workspace and the stream stand. ``how`` is None for functions of one step.
     """
 
+    function: str
+    element: str
     symbol: str
     kind: object
     packing: Struct
@@ -69,12 +72,17 @@ class ArgumentStruct:
         blas: object,
         prefix: bytes,
     ) -> Launch:
-        """Fill a struct; ``at`` says for messages and kernels where: function, device, stream."""
+        """Fill a struct; ``at`` says for messages and kernels where: function, device, stream.
+
+        Kernels that the call may take are loaded. Raises BuildError, DeviceError.
+        """
         ffi, (where, device, stream) = library.ffi, at
         args = ffi.new(self.kind)
         ffi.memmove(args, self.packing.pack(*values), self.packing.size)
         args.blas = blas
         needed = 0 if self.how is None else self.how(*lengths, args)
+        while library.load(device, self.element, self.function, _parts(needed)) and self.how:
+            needed = self.how(*lengths, args)
         how = () if self.how is None else (needed,)
         args.workspace_bytes = size = self.size(*lengths, int(blas != ffi.NULL), *how)
         key = b"%s %d " % (prefix, stream) + bytes(ffi.buffer(args))
@@ -89,6 +97,12 @@ class ArgumentStruct:
         is_open = values[self.starts["tier"]] == TIERS["together"]
         waits = is_open and needed & STAYS != 0
         return Launch(where, key, device, stream, size, run, waits)
+
+
+def _parts(needed: int) -> tuple[str, ...]:
+    """The parts of a function's kernels that a call may take."""
+    lacking = ((DEVICE, LACKS_DEVICE), (CLUSTER, LACKS_CLUSTER))
+    return (SHARED, OWN, *(part for part, bit in lacking if needed & bit))
 
 
 def argument_struct(
@@ -108,6 +122,8 @@ def argument_struct(
     packing = Struct(f"{codes}0P")
     assert packing.size == ffi.sizeof(kind.item), names.struct
     return ArgumentStruct(
+        function.name,
+        element,
         names.call,
         kind,
         packing,

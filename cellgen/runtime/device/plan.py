@@ -17,8 +17,7 @@ class DevicePlan:
     """How to make a call whose arrays have known shapes, strides, types and devices.
 
     ``fresh`` are the results to make, of ``shapes``; ``launch`` is None where nothing is computed.
-    ``tier`` is the number, of ``TIERS``, that the call asks for; ``options`` are what it states,
-    but for arrays.
+    ``options`` are what it states, but for arrays.
     """
 
     dims: dict[str, int]
@@ -28,5 +27,4 @@ class DevicePlan:
     fresh: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     launch: LaunchPlan | None
-    tier: int
     options: Options

@@ -68,7 +68,7 @@ class RawDeviceFunction:
         if 0 in dims.values() and not has_elements(self._function.results, dims):
             return
         tier = TIERS[meant_tier("auto")]
-        self._kernel.require_device(device, element, tier)
+        self._kernel.require_device(device)
         with self._library.on(device):
             ready = self._ready(element, device, dims, words, apart, options, tier, stream)
             self._launch(ready, workspace)

@@ -38,8 +38,6 @@ TIERS = {
 }
 PERSISTENT = "CELLGEN_PERSISTENT"
 """Set to 0, ``auto`` takes no kernels whose blocks stay on a device; else it means ``together``."""
-MEASURED_CAPABILITY = 90
-"""Ten times the compute capability that the cost model of these kernels has constants of."""
 TABLES = {o.name: o for o in OF_OPTIONS if o.kind == BY_ROW and o.on_device}
 """Options over time that are arrays."""
 
@@ -91,12 +89,6 @@ def meant_tier(tier: str) -> str:
     """The tier that is meant by the one of a call."""
     is_open = isinstance(tier, str) and tier == "auto"
     return "together" if is_open and os.environ.get(PERSISTENT) != "0" else tier
-
-
-def may_stay(tier: int, capability: int) -> bool:
-    """Whether a call may take kernels whose blocks stay on a device of a compute capability."""
-    asked = (TIERS["device"], TIERS["cluster"])
-    return tier in asked or (tier == TIERS["together"] and capability == MEASURED_CAPABILITY)
 
 
 def _refuse_others(where: str, arguments: dict[str, object]) -> None:

@@ -48,6 +48,7 @@ class DeviceDialect:
     launch_blocks: str
     launch_held: str
     launch_together: str
+    launch_in_cluster: str
     together: str
     by_thread: str
     by_fragment: str
@@ -95,6 +96,7 @@ CUDA = DeviceDialect(
     launch_blocks="CELLGEN_IN_BLOCKS",
     launch_held="CELLGEN_HELD",
     launch_together="CELLGEN_LAUNCH_TOGETHER",
+    launch_in_cluster="CELLGEN_LAUNCH_IN_CLUSTER",
     together="CELLGEN_TOGETHER_BOUNDS",
     by_thread="cellgen_by_thread",
     by_fragment="cellgen_on_units<store>",

@@ -48,15 +48,16 @@ def staying(
         for c in persistent.channels
     ]
     launched = [
-        f"        {words.launch_together}(&run, ({name}<{way}>), together, {persistent.call});"
-        for way in ("true", "false")
+        f"        {macro}(&run, ({name}<{way}>), together, {persistent.call});"
+        for macro, way in ((words.launch_in_cluster, "true"), (words.launch_together, "false"))
     ]
     return [
         "bool stays = (how & CELLGEN_STAYS) != 0;",
         "#if CELLGEN_PRECISION == 32",
+        "int64_t lacks = 0; /* nothing, or nothing stays */",
         "cellgen_together together = {};",
         f"stays = stays && {words.of_type(persistent.name + '_stays')}"
-        f"({', '.join(persistent.dims)}, args->tier, &together);",
+        f"({', '.join(persistent.dims)}, args->tier, &together, &lacks);",
         "if (stays) { /* blocks take rows through all steps together */",
         *emptied,
         "    if (together.cluster > 1)",

@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cellgen import Cell, H, Input, State, api, tanh
+from cellgen import Cell, H, Input, State, Weight, api, tanh
 from cellgen.cells import SHIPPED, Elman, MinGRU, SLSTMHeads
 from cellgen.errors import BuildError, DeviceError
 from cellgen.runtime.abi import Argument, axis_length
 from cellgen.runtime.device import halves, nvcc, nvrtc
 from cellgen.runtime.device.arrays import DeviceArray
 from cellgen.runtime.device.backend import BACKEND
-from cellgen.runtime.device.halves import Halves
+from cellgen.runtime.device.halves import OWN, SHARED, Halves, ImagePart
 from cellgen.runtime.device.kernel import CudaKernel
-from cellgen.runtime.device.settings import TIERS as NUMBERS
+from cellgen.runtime.device.model import EMULATED, EMULATED_CAPABILITY
 from cellgen.runtime.results import Results
 
 DIMS = {"T": 4, "B": 3, "I": 5, "H": 12}
@@ -102,7 +102,7 @@ def test_an_image_that_the_driver_does_not_take_is_said() -> None:
     lib = kernel.library().lib
     image = kernel.library().ffi.from_buffer(b"no image\0")
     assert lib.cellgen_cuda_load(0, 0, image) == 1200
-    assert lib.cellgen_cuda_load(64, 0, image) == 1001 == lib.cellgen_cuda_load(0, 8, image)
+    assert lib.cellgen_cuda_load(64, 0, image) == 1001 == lib.cellgen_cuda_load(0, 128, image)
     given = drawn(kernel, kernel.sequence_forward.function.arguments, "float32")
     lib.cellgen_emulation_fail(b"image", 222)
     with pytest.raises(
@@ -117,12 +117,63 @@ def test_kernels_of_another_element_type_are_not_taken() -> None:
     """An image has one element type; what is not there is an error, not another's kernel."""
     kernel = whole(MinGRU)
     kernel = CudaKernel(kernel.interface, kernel.sources, emulated=True, halved=True)
-    library = kernel.library()
-    library.require_kernels(0, "float64")
+    library, name = kernel.library(), "sequence_forward"
+    assert library.load(0, "float64", name, (SHARED, OWN))
     given = drawn(kernel, kernel.sequence_forward.function.arguments, "bfloat16")
-    kernel._usable.add((0, "bfloat16", NUMBERS["together"]))  # as if it had been loaded
+    library._images |= {(0, "bfloat16", ImagePart.of(kind, name)) for kind in (SHARED, OWN)}
     with pytest.raises(DeviceError, match=r"CUDA error 500.* cellgen cache clear"):
         kernel.sequence_forward(**given)
+
+
+class LoadedInParts(Cell):
+    """Its library is loaded by one test alone: what is loaded is the library's."""
+
+    x, h_prev, u = Input(H), State(H), Weight(H, H)
+    h = tanh(x + h_prev @ u)
+
+
+@with_cxx
+def test_a_call_loads_the_kernels_that_it_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No staying ones for a function of one step, nor where a call cannot or does not stay."""
+    monkeypatch.delenv("CELLGEN_PERSISTENT", raising=False)
+    kernel = whole(LoadedInParts)
+    kernel = CudaKernel(kernel.interface, kernel.sources, emulated=True, halved=True)
+    library, loaded, image = kernel.library(), list[str](), Halves.image
+
+    def counted(self: Halves, dtype: str, capability: int, part: ImagePart) -> bytes:
+        loaded.append(f"{dtype} {part}")
+        return image(self, dtype, capability, part)
+
+    monkeypatch.setattr(Halves, "image", counted)
+
+    def loads(function: str, dtype: str, shared: int = 227 << 10, **how: object) -> list[str]:
+        library.lib.cellgen_emulation_device(132, shared)
+        library.lib.cellgen_emulation_machine(1, 0, 90)
+        sizes = DIMS | {n: how.pop(n) for n in DIMS.keys() & how.keys()}
+        items = kernel.functions[function].function.arguments
+        shapes = {a.name: [axis_length(n, sizes) for n in a.shape] for a in items}
+        given = {n: DeviceArray(library, tuple(s), dtype, 0, 0) for n, s in shapes.items()}
+        before = len(loaded)
+        kernel.functions[function](**given, **how)
+        return sorted(one.removeprefix(f"{dtype} ") for one in loaded[before:])
+
+    over_time = "sequence_forward"
+    library.lib.cellgen_emulation_dry(1)
+    try:
+        assert loads("forward", "float32") == ["own forward", "shared"]
+        assert loads(over_time, "float32") == [f"own {over_time}"]  # fewer than 8 steps
+        assert loads(over_time, "float32", T=64, H=64, shared=4 << 10) == []  # does not fit
+        assert loads(over_time, "float32", T=64, H=64, tier="steps") == []
+        assert loads(over_time, "float32", T=64, H=256) == [f"device {over_time}"]
+        assert loads(over_time, "float32", T=64, H=256) == []
+        assert loads(over_time, "float32", tier="cluster") == [f"cluster {over_time}"]
+        assert loads(over_time, "float64", T=64) == [f"own {over_time}", "shared"]
+        every = [f"cluster {over_time}", f"own {over_time}", "shared"]
+        assert loads(over_time, "bfloat16", T=64, H=256) == every
+    finally:
+        library.lib.cellgen_emulation_dry(0)
+        library.lib.cellgen_emulation_device(*EMULATED)
+        library.lib.cellgen_emulation_machine(1, 0, EMULATED_CAPABILITY)
 
 
 class TanhF64Persistent(Cell):
@@ -274,8 +325,8 @@ def test_an_image_is_found_again_for_what_nvrtc_reads_alone(
 
     def is_compiled(dtype: str = "float32", capability: int = 90) -> bool:
         before = len(compiled)
-        assert both.image(dtype, capability) == compiled[-1].encode()
-        assert both.image(dtype, capability) == compiled[-1].encode()
+        assert both.image(dtype, capability, ImagePart(SHARED)) == compiled[-1].encode()
+        assert both.image(dtype, capability, ImagePart(SHARED)) == compiled[-1].encode()
         return len(compiled) == before + 1
 
     assert is_compiled()
@@ -321,7 +372,7 @@ def test_images_have_every_kernel_that_the_host_knows(
     both = Halves(kernel.sources, kernel.interface)
     tags = re.findall(rb"18cellgen_kernel_tagIXad(L_Z\w+EEE)\0", both.build().path.read_bytes())
     asked = names_alone([tag.decode() for tag in tags], tmp_path)
-    images = [both.image(d, capability, staying=p) for d in halves.PLACES for p in both.parts]
+    images = [both.image(d, capability, part) for d in halves.PLACES for part in both.parts]
     there = {name.decode() for i in images for name in re.findall(rb"\.text\.(_Z\w+)", i)}
     assert len(asked) > 10
     assert set(asked) == there

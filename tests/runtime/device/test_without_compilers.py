@@ -18,8 +18,10 @@ from cellgen.errors import BuildError
 from cellgen.runtime.build import cache as kernels
 from cellgen.runtime.device import halves, nvcc, nvrtc
 from cellgen.runtime.device.backend import BACKEND
-from cellgen.runtime.device.halves import Halves
+from cellgen.runtime.device.halves import DEVICE, SHARED, Halves, ImagePart
 from cellgen.runtime.device.kernel import CudaKernel
+
+WHOLE = ImagePart(SHARED)
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
@@ -130,18 +132,21 @@ def test_halves_load_where_no_compiler_is(
 ) -> None:
     kernel = emulated(MinGRU)
     path = BACKEND.build(kernel.sources, kernel.interface).path
-    image = both(MinGRU).image("float32", 90)
+    image = both(MinGRU).image("float32", 90, WHOLE)
     bare(monkeypatch)
     assert halves.is_chosen()
     assert BACKEND.build(kernel.sources, kernel.interface).path == path
-    assert both(MinGRU).image("float32", 90) == image == b"min_gru sm_90"
+    assert both(MinGRU).image("float32", 90, WHOLE) == image == b"min_gru sm_90"
     lacking = r"for sm_80: they are not in the kernel cache .*, and NVRTC 13.0 is not here"
-    for staying, which in (
-        (False, "min_gru in float32 "),
-        (True, "whose blocks stay on a device "),
+    for part, which in (
+        (WHOLE, "min_gru in float32 "),
+        (
+            ImagePart(DEVICE, "sequence_forward"),
+            "sequence_forward of .* whose blocks stay on a device ",
+        ),
     ):
         with pytest.raises(BuildError, match=which + lacking):
-            both(MinGRU).image("float32", 80, staying=staying)
+            both(MinGRU).image("float32", 80, part)
     with pytest.raises(BuildError, match=r"gru.cu: it is not in the kernel cache .*'g\+\+'"):
         both(GRU).build()
 
@@ -166,16 +171,17 @@ def test_an_image_of_another_device_is_taken_where_it_runs(
     monkeypatch.setenv(nvcc.ARCHITECTURE_VARIABLE, "sm_80")
     kernel = emulated(MinGRU)
     BACKEND.build(kernel.sources, kernel.interface)
-    assert library.compiled == ["sm_80"] * 4 + ["compute_80"] * 4
+    count = 4 * len(both(MinGRU).parts)
+    assert library.compiled == ["sm_80"] * count + ["compute_80"] * count
     monkeypatch.delenv(nvcc.ARCHITECTURE_VARIABLE)
     bare(monkeypatch)
     for capability, arch in ((80, "sm_80"), (86, "sm_80"), (90, "compute_80"), (87, "compute_80")):
-        assert both(MinGRU).image("bfloat16", capability).decode() == f"min_gru {arch}"
+        assert both(MinGRU).image("bfloat16", capability, WHOLE).decode() == f"min_gru {arch}"
     with pytest.raises(BuildError, match=r"compiles for .*, and the device is sm_75"):
-        both(MinGRU).image("bfloat16", 75)
+        both(MinGRU).image("bfloat16", 75, WHOLE)
     for damaged in (kernels.folder() / kernels.KERNELS).glob("min_gru_bf16_sm_80-*/*.image"):
         damaged.write_bytes(b"")
-    assert both(MinGRU).image("bfloat16", 80).decode() == "min_gru compute_80"
+    assert both(MinGRU).image("bfloat16", 80, WHOLE).decode() == "min_gru compute_80"
 
 
 def test_a_named_target_is_ptx_on_devices_that_do_not_run_its_code(library: Library) -> None:
@@ -200,14 +206,14 @@ def test_every_release_of_nvrtc_is_remembered(
     for cell, release in ((MinGRU, older), (GRU, newer)):
         monkeypatch.setattr(nvrtc, "find", lambda release=release: release)
         built[cell] = both(cell).build().path
-        both(cell).image("float32", 90)
+        both(cell).image("float32", 90, WHOLE)
     assert library.compiled == ["sm_90", "sm_90"]
     bare(monkeypatch)
     assert [known.version for known in nvrtc.known()] == [(13, 2), (13, 0)]
     for cell in built:
         assert both(cell).build().path == built[cell]
         name = cell.definition.name
-        assert both(cell).image("float32", 90).decode() == f"{name} sm_90"
+        assert both(cell).image("float32", 90, WHOLE).decode() == f"{name} sm_90"
     kernels.clear()
     with pytest.raises(BuildError, match="no NVRTC"):
         nvrtc.known()
@@ -221,4 +227,4 @@ def test_a_native_architecture_is_the_devices(
     kernel = emulated(MinGRU)
     BACKEND.build(kernel.sources, kernel.interface)
     assert library.compiled == []
-    assert both(MinGRU).image("float32", 90).decode() == "min_gru sm_90"
+    assert both(MinGRU).image("float32", 90, WHOLE).decode() == "min_gru sm_90"
