@@ -1,10 +1,13 @@
 """Which gradients of a sequence a caller may leave out: those that nothing else is formed with.
 
-Input: ``SequenceSchedule``. Output: values. A stage that writes such gradients alone is skipped
-where none of them is wanted; of weight gradients each product is.
+Input: ``SequenceSchedule``. Output: values. A stage runs where a gradient is wanted that it leads
+to; of weight gradients each product does.
 """
 
 from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 from cellgen.language.value import Role, Value
 from cellgen.schedule.groups import GroupedStage
@@ -17,37 +20,66 @@ from cellgen.schedule.over_time import (
 )
 from cellgen.schedule.schedule import Buffer, BufferKind, PlannedFunction, Product, reads, writes
 
+Reached = Mapping[Value, frozenset[Value]]
+"""The gradients that are formed with a value, itself among them."""
+
 
 def on_request(schedule: SequenceSchedule) -> frozenset[Value]:
     """Return the gradients that are formed only where the caller gives memory for them.
 
     The gradient of an initial state is one: at the first step it goes to the memory of the others.
     """
-    programs = schedule.programs
-    parts = (schedule.reverse, schedule.deferred)
-    stages = [stage for part in parts for stage in part.stages]
+    programs, reached = schedule.programs, gradients_reached(schedule)
+    stages = _stages(schedule)
     read = {value for stage in stages for value in read_by(stage)}
-    read |= set(programs.epilogue.arguments) if programs.epilogue else set()
     places = {b.value: place for b, place in schedule.deferred.storage.items()}
     gradients = {link.passed for link in programs.links if link.passed not in programs.gradients}
     for value in programs.gradients:
         writing = [stage for stage in stages if value in written_by(stage)]
         is_total = places.get(value) is Storage.TOTAL
-        alone = all(_is_alone(stage, value, is_total=is_total) for stage in writing)
+        alone = all(_is_alone(stage, value, reached, is_total=is_total) for stage in writing)
         if writing and alone and value not in read:
             gradients.add(value)
     return frozenset(gradients)
 
 
-def _is_alone(stage: GroupedStage, value: Value, *, is_total: bool) -> bool:
+def _is_alone(stage: GroupedStage, value: Value, reached: Reached, *, is_total: bool) -> bool:
     """Whether a stage writes a gradient so that nothing else depends on it.
 
-    It writes nothing beside it, or into memory of its own, where sums over rows begin.
+    It leads to no other one, or writes it into memory of its own, where sums over rows begin.
     """
     if is_total:
         sums = {buffer.value for buffer in summed_over_rows(stage)}
         return isinstance(stage, Product) or value in sums
-    return written_by(stage) == {value}
+    return reached_by(stage, reached) == {value}
+
+
+def _stages(schedule: SequenceSchedule) -> list[GroupedStage]:
+    """Everything that a backward pass runs once it has begun, in order."""
+    late = schedule.epilogue.stages if schedule.epilogue else ()
+    return [*schedule.reverse.stages, *schedule.deferred.stages, *late]
+
+
+def gradients_reached(schedule: SequenceSchedule) -> Reached:
+    """Return which gradients each value of a backward pass leads to, through stages after it.
+
+    A gradient that is passed to the step before leads to all: nothing before it may be left out.
+    """
+    programs = schedule.programs
+    results = {*programs.gradients, *(link.passed for link in programs.links)}
+    reached: dict[Value, frozenset[Value]] = defaultdict(
+        frozenset, {value: frozenset({value}) for value in results}
+    )
+    for stage in reversed(_stages(schedule)):
+        formed = reached_by(stage, reached)
+        for value in read_by(stage):
+            reached[value] |= formed
+    return reached
+
+
+def reached_by(stage: GroupedStage, reached: Reached) -> frozenset[Value]:
+    """Return the gradients that a stage leads to."""
+    return frozenset[Value]().union(*(reached[value] for value in written_by(stage)))
 
 
 def on_request_of_step(function: PlannedFunction) -> frozenset[Buffer]:
@@ -71,13 +103,31 @@ def on_request_of_step(function: PlannedFunction) -> frozenset[Buffer]:
     )
 
 
+def wanted_in_step(function: PlannedFunction) -> tuple[tuple[Buffer, ...], ...]:
+    """Return for each stage of a step the gradients for which alone it runs; none: it runs always.
+
+    A stage leads to what it writes, and to what later ones form with that.
+    """
+    requested = on_request_of_step(function)
+    reached: dict[Buffer, frozenset[Buffer]] = defaultdict(
+        frozenset, {b: frozenset({b}) for b in function.of_kind(BufferKind.RESULT)}
+    )
+    wanted: list[tuple[Buffer, ...]] = []
+    for stage in reversed(function.stages):
+        formed = frozenset[Buffer]().union(*(reached[view.buffer] for view in writes(stage)))
+        for view in reads(stage):
+            reached[view.buffer] |= formed
+        own = tuple(sorted(formed, key=lambda buffer: buffer.name))
+        wanted.append(own if formed <= requested else ())
+    return tuple(reversed(wanted))
+
+
 def skipped_with(schedule: SequenceSchedule) -> frozenset[Value]:
     """Return those without which a stage can be skipped; of a state, steps pass the gradient on."""
     return on_request(schedule) - {link.passed for link in schedule.programs.links}
 
 
-def wanted_by(stage: GroupedStage, requested: frozenset[Value]) -> tuple[Value, ...]:
-    """Return the gradients for which alone a stage runs; none for one that runs always."""
-    written = written_by(stage)
-    own = tuple(sorted(written, key=lambda value: str(value.name)))
-    return own if written and written <= requested and not isinstance(stage, Product) else ()
+def wanted_by(formed: Iterable[Value], requested: frozenset[Value]) -> tuple[Value, ...]:
+    """Return for which of the gradients that a stage leads to it runs; none if it runs always."""
+    own = tuple(sorted(formed, key=lambda value: str(value.name)))
+    return own if requested.issuperset(own) else ()

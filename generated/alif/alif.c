@@ -185,7 +185,7 @@ int CELLGEN_NAME(alif_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_s_prev_1 = d_v_total @ u.T */
-    cg_gemm_nt(nB, nH, nH, args->d_v_total, nH, args->u, nH, d_s_prev_1_rows, nH, 0);
+    if (args->d_s_prev) cg_gemm_nt(nB, nH, nH, args->d_v_total, nH, args->u, nH, d_s_prev_1_rows, nH, 0);
 
     /* d_x = d_v_total @ w.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_v_total, nH, args->w, nH, args->d_x, nI, 0);

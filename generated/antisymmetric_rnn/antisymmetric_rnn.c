@@ -185,7 +185,7 @@ int CELLGEN_NAME(antisymmetric_rnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev_1 = d_tanh_pre @ a.T */
-    cg_gemm_nt(nB, nH, nH, args->d_tanh_pre, nH, a_rows, nH, d_h_prev_1_rows, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_tanh_pre, nH, a_rows, nH, d_h_prev_1_rows, nH, 0);
 
     /* d_x = d_tanh_pre @ w.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_tanh_pre, nH, args->w, nH, args->d_x, nI, 0);
@@ -255,20 +255,23 @@ int CELLGEN_NAME(antisymmetric_rnn_weight_gradients)(int64_t nB, int64_t nI, int
     }
 
     /* d_a = h_prev.T @ d_tanh_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_tanh_pre, nH, d_a_rows, nH, 0);
+    if (args->d_u) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_tanh_pre, nH, d_a_rows, nH, 0);
 
     /* d_w = x.T @ d_tanh_pre */
     if (args->d_w) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_tanh_pre, nH, args->d_w, nH, 0);
 
     /* d_transposed_u = -d_a */
-    for (int64_t row = 0; row < nH; ++row) {
-        const real *d_a_row = d_a_rows + row * nH;
-        real *d_transposed_u_row = d_transposed_u_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_a = d_a_row[unit];
-            d_transposed_u_row[unit] = -d_a;
+    if (args->d_u) {
+        for (int64_t row = 0; row < nH; ++row) {
+            const real *d_a_row = d_a_rows + row * nH;
+            real *d_transposed_u_row = d_transposed_u_rows + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_a = d_a_row[unit];
+                d_transposed_u_row[unit] = -d_a;
+            }
         }
+
     }
 
     /* d_u = d_a + d_u_1 */
@@ -462,26 +465,32 @@ static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_epilogue)(const cg_
     const CELLGEN_NAME(antisymmetric_rnn_sequence_backward_args) *const args = (const CELLGEN_NAME(antisymmetric_rnn_sequence_backward_args) *)frame->args;
     (void)args;
     /* d_transposed_u = -d_a */
-    for (int64_t row = 0; row < nH; ++row) {
-        const real *d_a_row = frame->memory[6] + row * nH;
-        real *d_transposed_u_row = frame->memory[9] + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_a = d_a_row[unit];
-            d_transposed_u_row[unit] = -d_a;
+    if (args->d_u) {
+        for (int64_t row = 0; row < nH; ++row) {
+            const real *d_a_row = frame->memory[6] + row * nH;
+            real *d_transposed_u_row = frame->memory[9] + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_a = d_a_row[unit];
+                d_transposed_u_row[unit] = -d_a;
+            }
         }
+
     }
     /* d_u = d_a + d_u_1 */
-    for (int64_t row = 0; row < nH; ++row) {
-        const real *d_a_row = frame->memory[6] + row * nH;
-        const real *d_u_1_row = frame->memory[9] + row;
-        real *d_u_row = args->d_u + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_a = d_a_row[unit];
-            const real d_u_1 = d_u_1_row[unit * nH];
-            d_u_row[unit] = d_a + d_u_1;
+    if (args->d_u) {
+        for (int64_t row = 0; row < nH; ++row) {
+            const real *d_a_row = frame->memory[6] + row * nH;
+            const real *d_u_1_row = frame->memory[9] + row;
+            real *d_u_row = args->d_u + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_a = d_a_row[unit];
+                const real d_u_1 = d_u_1_row[unit * nH];
+                d_u_row[unit] = d_a + d_u_1;
+            }
         }
+
     }
 
 }

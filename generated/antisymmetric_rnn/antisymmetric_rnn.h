@@ -108,7 +108,7 @@ typedef struct {
     CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
     CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
     CELLGEN_MEMBER float *d_w;                  /* (I, H), NULL: not wanted */
-    CELLGEN_MEMBER float *d_u;                  /* (H, H) */
+    CELLGEN_MEMBER float *d_u;                  /* (H, H), NULL: not wanted */
     CELLGEN_MEMBER float *d_b;                  /* (H), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -217,7 +217,7 @@ typedef struct {
     CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
     CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
     CELLGEN_MEMBER double *d_w;                 /* (I, H), NULL: not wanted */
-    CELLGEN_MEMBER double *d_u;                 /* (H, H) */
+    CELLGEN_MEMBER double *d_u;                 /* (H, H), NULL: not wanted */
     CELLGEN_MEMBER double *d_b;                 /* (H), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */

@@ -136,7 +136,7 @@ static const cellgen_member CELLGEN_NAME(antisymmetric_rnn_sequence_backward_mem
     {CELLGEN_RESULT, -1}, /* 10 d_x */
     {CELLGEN_BY_ROW, 0}, /* 11 d_h_prev */
     {CELLGEN_SUMMED, 1}, /* 12 d_w */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2}, /* 13 d_u */
+    {CELLGEN_SUMMED, 2}, /* 13 d_u */
     {CELLGEN_SUMMED, 0}, /* 14 d_b */
 };
 /* member, width, strides, flags, stage, later, only, rows */
@@ -170,11 +170,13 @@ static const cellgen_memory CELLGEN_NAME(antisymmetric_rnn_sequence_backward_mem
 };
 /* memory, width, member */
 static const cellgen_kept CELLGEN_NAME(antisymmetric_rnn_sequence_backward_kept)[] = {{2, 0, -1}, /* 0 d_tanh_pre_time */};
+/* members */
+static const int16_t CELLGEN_NAME(antisymmetric_rnn_sequence_backward_total_d_a_wants)[] = {13,};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(antisymmetric_rnn_sequence_backward_totals)[] = {
-    {12, -1, 1, 1, 0, 13}, /* 0 d_w */
-    {14, -1, 0, 0, 0, 14}, /* 1 d_b */
-    {-1, 6, 2, 1, 0, -1}, /* 2 total_d_a */
+    {12, -1, 1, 1, 0, 13, 0, 0}, /* 0 d_w */
+    {14, -1, 0, 0, 0, 14, 0, 0}, /* 1 d_b */
+    {-1, 6, 2, 1, 0, -1, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_total_d_a_wants)}, /* 2 total_d_a */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(antisymmetric_rnn_sequence_backward_sums)[] = {{14, -1, 0, 5}, /* 0 d_b */};
@@ -457,7 +459,7 @@ static const cellgen_value antisymmetric_rnn_sequence_backward_values[] = {
     {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 1}},
     {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
     {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 1, antisymmetric_rnn_axes + 2}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 2, antisymmetric_rnn_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 2, antisymmetric_rnn_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {antisymmetric_rnn_axes + 2}},
 };
 static const int64_t antisymmetric_rnn_sequence_backward_dims[] = {0, 1, 2, 3};

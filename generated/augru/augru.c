@@ -258,13 +258,13 @@ int CELLGEN_NAME(augru_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev_1_d_r_pre_d_sigmoid_pre = d_h_prev_u_n @ u_n.T */
-    cg_gemm_nt(nB, nH, nH, args->d_h_prev_u_n, nH, args->u_n, nH, d_h_prev_1_d_r_pre_d_sigmoid_pre_rows, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_h_prev_u_n, nH, args->u_n, nH, d_h_prev_1_d_r_pre_d_sigmoid_pre_rows, nH, 0);
 
     /* d_h_prev_1_d_r_pre_d_sigmoid_pre += d_r_pre @ u_r.T */
-    cg_gemm_nt(nB, nH, nH, args->d_r_pre, nH, args->u_r, nH, d_h_prev_1_d_r_pre_d_sigmoid_pre_rows, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_r_pre, nH, args->u_r, nH, d_h_prev_1_d_r_pre_d_sigmoid_pre_rows, nH, 1);
 
     /* d_h_prev_1_d_r_pre_d_sigmoid_pre += d_sigmoid_pre @ u_u.T */
-    cg_gemm_nt(nB, nH, nH, args->d_sigmoid_pre, nH, args->u_u, nH, d_h_prev_1_d_r_pre_d_sigmoid_pre_rows, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_sigmoid_pre, nH, args->u_u, nH, d_h_prev_1_d_r_pre_d_sigmoid_pre_rows, nH, 1);
 
     /* d_x = d_n_pre @ w_n.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_n_pre, nH, args->w_n, nH, args->d_x, nI, 0);

@@ -238,15 +238,15 @@ static const cellgen_kept CELLGEN_NAME(augru_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(augru_sequence_backward_totals)[] = {
-    {19, -1, 1, 1, 0, 24}, /* 0 d_w_u */
-    {20, -1, 2, 1, 0, 25}, /* 1 d_u_u */
-    {21, -1, 0, 0, 0, 26}, /* 2 d_b_u */
-    {22, -1, 1, 1, 0, 27}, /* 3 d_w_r */
-    {23, -1, 2, 1, 0, 28}, /* 4 d_u_r */
-    {24, -1, 0, 0, 0, 29}, /* 5 d_b_r */
-    {25, -1, 1, 1, 0, 30}, /* 6 d_w_n */
-    {26, -1, 2, 1, 0, 31}, /* 7 d_u_n */
-    {27, -1, 0, 0, 0, 32}, /* 8 d_b_n */
+    {19, -1, 1, 1, 0, 24, 0, 0}, /* 0 d_w_u */
+    {20, -1, 2, 1, 0, 25, 0, 0}, /* 1 d_u_u */
+    {21, -1, 0, 0, 0, 26, 0, 0}, /* 2 d_b_u */
+    {22, -1, 1, 1, 0, 27, 0, 0}, /* 3 d_w_r */
+    {23, -1, 2, 1, 0, 28, 0, 0}, /* 4 d_u_r */
+    {24, -1, 0, 0, 0, 29, 0, 0}, /* 5 d_b_r */
+    {25, -1, 1, 1, 0, 30, 0, 0}, /* 6 d_w_n */
+    {26, -1, 2, 1, 0, 31, 0, 0}, /* 7 d_u_n */
+    {27, -1, 0, 0, 0, 32, 0, 0}, /* 8 d_b_n */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(augru_sequence_backward_sums)[] = {

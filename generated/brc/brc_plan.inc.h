@@ -181,11 +181,11 @@ static const cellgen_kept CELLGEN_NAME(brc_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(brc_sequence_backward_totals)[] = {
-    {15, -1, 1, 1, 0, 13}, /* 0 d_w_c */
-    {16, -1, 1, 1, 0, 14}, /* 1 d_w_a */
-    {17, -1, 1, 1, 0, 15}, /* 2 d_w */
-    {18, -1, 0, 0, 0, 16}, /* 3 d_u_c */
-    {19, -1, 0, 0, 0, 17}, /* 4 d_u_a */
+    {15, -1, 1, 1, 0, 13, 0, 0}, /* 0 d_w_c */
+    {16, -1, 1, 1, 0, 14, 0, 0}, /* 1 d_w_a */
+    {17, -1, 1, 1, 0, 15, 0, 0}, /* 2 d_w */
+    {18, -1, 0, 0, 0, 16, 0, 0}, /* 3 d_u_c */
+    {19, -1, 0, 0, 0, 17, 0, 0}, /* 4 d_u_a */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(brc_sequence_backward_sums)[] = {

@@ -397,10 +397,10 @@ int CELLGEN_NAME(cfc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH, int64
     }
 
     /* x_h_prev_w_bb = x @ w_bb[:I, :M] */
-    cg_gemm_nn(nB, nM, nI, args->x, nI, args->w_bb, nM, x_h_prev_w_bb_rows, nM, 0);
+    if (args->d_w_f || args->d_w_g || args->d_w_k) cg_gemm_nn(nB, nM, nI, args->x, nI, args->w_bb, nM, x_h_prev_w_bb_rows, nM, 0);
 
     /* x_h_prev_w_bb += h_prev @ w_bb[I:I + H, :M] */
-    cg_gemm_nn(nB, nM, nH, args->h_prev, nH, args->w_bb + nI * nM, nM, x_h_prev_w_bb_rows, nM, 1);
+    if (args->d_w_f || args->d_w_g || args->d_w_k) cg_gemm_nn(nB, nM, nH, args->h_prev, nH, args->w_bb + nI * nM, nM, x_h_prev_w_bb_rows, nM, 1);
 
     /* d_w_bb[I:I + H, :M] = h_prev.T @ d_x_h_prev_w_bb */
     if (args->d_w_bb) cg_gemm_tn(nH, nM, nB, args->h_prev, nH, args->d_x_h_prev_w_bb, nM, args->d_w_bb + nI * nM, nM, 0);
@@ -409,16 +409,19 @@ int CELLGEN_NAME(cfc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH, int64
     if (args->d_w_bb) cg_gemm_tn(nI, nM, nB, args->x, nI, args->d_x_h_prev_w_bb, nM, args->d_w_bb, nM, 0);
 
     /* q = 1.7159 * tanh(2 * (b_bb + x_h_prev_w_bb) / 3) */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *b_bb_row = args->b_bb;
-        const real *x_h_prev_w_bb_row = x_h_prev_w_bb_rows + row * nM;
-        real *q_row = q_rows + row * nM;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nM; ++unit) {
-            const real b_bb = b_bb_row[unit];
-            const real x_h_prev_w_bb = x_h_prev_w_bb_row[unit];
-            q_row[unit] = (real)1.7159 * cg_tanh(2 * (b_bb + x_h_prev_w_bb) / 3);
+    if (args->d_w_f || args->d_w_g || args->d_w_k) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *b_bb_row = args->b_bb;
+            const real *x_h_prev_w_bb_row = x_h_prev_w_bb_rows + row * nM;
+            real *q_row = q_rows + row * nM;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nM; ++unit) {
+                const real b_bb = b_bb_row[unit];
+                const real x_h_prev_w_bb = x_h_prev_w_bb_row[unit];
+                q_row[unit] = (real)1.7159 * cg_tanh(2 * (b_bb + x_h_prev_w_bb) / 3);
+            }
         }
+
     }
 
     /* d_w_k = q.T @ d_k_pre */

@@ -269,14 +269,14 @@ static const cellgen_kept CELLGEN_NAME(cfc_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(cfc_sequence_backward_totals)[] = {
-    {17, -1, 2, 1, 0, 25}, /* 0 d_w_bb */
-    {18, -1, 1, 0, 0, 26}, /* 1 d_b_bb */
-    {19, -1, 3, 1, 0, 27}, /* 2 d_w_f */
-    {20, -1, 0, 0, 0, 28}, /* 3 d_b_f */
-    {21, -1, 3, 1, 0, 29}, /* 4 d_w_g */
-    {22, -1, 0, 0, 0, 30}, /* 5 d_b_g */
-    {23, -1, 3, 1, 0, 31}, /* 6 d_w_k */
-    {24, -1, 0, 0, 0, 32}, /* 7 d_b_k */
+    {17, -1, 2, 1, 0, 25, 0, 0}, /* 0 d_w_bb */
+    {18, -1, 1, 0, 0, 26, 0, 0}, /* 1 d_b_bb */
+    {19, -1, 3, 1, 0, 27, 0, 0}, /* 2 d_w_f */
+    {20, -1, 0, 0, 0, 28, 0, 0}, /* 3 d_b_f */
+    {21, -1, 3, 1, 0, 29, 0, 0}, /* 4 d_w_g */
+    {22, -1, 0, 0, 0, 30, 0, 0}, /* 5 d_b_g */
+    {23, -1, 3, 1, 0, 31, 0, 0}, /* 6 d_w_k */
+    {24, -1, 0, 0, 0, 32, 0, 0}, /* 7 d_b_k */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(cfc_sequence_backward_sums)[] = {
@@ -383,6 +383,8 @@ static const cg_stage CELLGEN_NAME(cfc_sequence_backward_reverse_stages)[] = {
 };
 /* places */
 static const int16_t CELLGEN_NAME(cfc_sequence_backward_deferred_1_uses)[] = {1, 2, 3, 0,};
+/* members */
+static const int16_t CELLGEN_NAME(cfc_sequence_backward_deferred_1_wants)[] = {18, 19, 21, 23,};
 /* places */
 static const int16_t CELLGEN_NAME(cfc_sequence_backward_deferred_2_uses)[] = {7, 8, 9, 4, 5, 6,};
 /* members */
@@ -461,7 +463,7 @@ static const cg_stage CELLGEN_NAME(cfc_sequence_backward_deferred_stages)[] = {
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(cfc_sequence_backward_deferred_1), /* equations */
         4, CELLGEN_NAME(cfc_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 4, CELLGEN_NAME(cfc_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },

@@ -234,15 +234,15 @@ static const cellgen_kept CELLGEN_NAME(cifg_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(cifg_sequence_backward_totals)[] = {
-    {21, -1, 1, 1, 0, 19}, /* 0 d_w_f */
-    {22, -1, 2, 1, 0, 20}, /* 1 d_u_f */
-    {23, -1, 0, 0, 0, 21}, /* 2 d_b_f */
-    {24, -1, 1, 1, 0, 22}, /* 3 d_w_g */
-    {25, -1, 2, 1, 0, 23}, /* 4 d_u_g */
-    {26, -1, 0, 0, 0, 24}, /* 5 d_b_g */
-    {27, -1, 1, 1, 0, 25}, /* 6 d_w_o */
-    {28, -1, 2, 1, 0, 26}, /* 7 d_u_o */
-    {29, -1, 0, 0, 0, 27}, /* 8 d_b_o */
+    {21, -1, 1, 1, 0, 19, 0, 0}, /* 0 d_w_f */
+    {22, -1, 2, 1, 0, 20, 0, 0}, /* 1 d_u_f */
+    {23, -1, 0, 0, 0, 21, 0, 0}, /* 2 d_b_f */
+    {24, -1, 1, 1, 0, 22, 0, 0}, /* 3 d_w_g */
+    {25, -1, 2, 1, 0, 23, 0, 0}, /* 4 d_u_g */
+    {26, -1, 0, 0, 0, 24, 0, 0}, /* 5 d_b_g */
+    {27, -1, 1, 1, 0, 25, 0, 0}, /* 6 d_w_o */
+    {28, -1, 2, 1, 0, 26, 0, 0}, /* 7 d_u_o */
+    {29, -1, 0, 0, 0, 27, 0, 0}, /* 8 d_b_o */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(cifg_sequence_backward_sums)[] = {

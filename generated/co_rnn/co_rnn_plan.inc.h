@@ -199,10 +199,10 @@ static const cellgen_memory CELLGEN_NAME(co_rnn_sequence_backward_memory)[] = {
 static const cellgen_kept CELLGEN_NAME(co_rnn_sequence_backward_kept)[] = {{2, 0, -1}, /* 0 d_force_pre_time */};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(co_rnn_sequence_backward_totals)[] = {
-    {19, -1, 1, 1, 0, 13}, /* 0 d_w */
-    {20, -1, 1, 1, 0, 14}, /* 1 d_v */
-    {21, -1, 2, 1, 0, 15}, /* 2 d_u */
-    {22, -1, 0, 0, 0, 16}, /* 3 d_b */
+    {19, -1, 1, 1, 0, 13, 0, 0}, /* 0 d_w */
+    {20, -1, 1, 1, 0, 14, 0, 0}, /* 1 d_v */
+    {21, -1, 2, 1, 0, 15, 0, 0}, /* 2 d_u */
+    {22, -1, 0, 0, 0, 16, 0, 0}, /* 3 d_b */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(co_rnn_sequence_backward_sums)[] = {{22, -1, 0, 5}, /* 0 d_b */};

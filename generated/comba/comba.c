@@ -1030,14 +1030,17 @@ int CELLGEN_NAME(comba_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
     workspace += CELLGEN_BYTES(nN * 1);
 
     /* b = sigmoid(b_bar) */
-    for (int64_t row = 0; row < nN; ++row) {
-        const real *b_bar_row = args->b_bar + row;
-        real *b_row = b_rows + row;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < 1; ++unit) {
-            const real b_bar = b_bar_row[unit];
-            b_row[unit] = cg_sigmoid(b_bar);
+    if (args->d_b_bar) {
+        for (int64_t row = 0; row < nN; ++row) {
+            const real *b_bar_row = args->b_bar + row;
+            real *b_row = b_rows + row;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < 1; ++unit) {
+                const real b_bar = b_bar_row[unit];
+                b_row[unit] = cg_sigmoid(b_bar);
+            }
         }
+
     }
 
     /* d_b_a = sum(d_softplus_pre -> (N, 1)) */
@@ -1058,10 +1061,10 @@ int CELLGEN_NAME(comba_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
     cg_gemm_nn(nB, nK * nN, nI, args->x, nI, args->w_k, nK * nN, x_w_k_rows, nK * nN, 0);
 
     /* x_w_b = x @ w_b */
-    cg_gemm_nn(nB, nN, nI, args->x, nI, args->w_b, nN, x_w_b_rows, nN, 0);
+    if (args->d_a_log || args->d_b_bar) cg_gemm_nn(nB, nN, nI, args->x, nI, args->w_b, nN, x_w_b_rows, nN, 0);
 
     /* x_w_a = x @ w_a */
-    cg_gemm_nn(nB, nN, nI, args->x, nI, args->w_a, nN, x_w_a_rows, nN, 0);
+    if (args->d_a_log || args->d_b_bar) cg_gemm_nn(nB, nN, nI, args->x, nI, args->w_a, nN, x_w_a_rows, nN, 0);
 
     /* d_w_a = x.T @ d_softplus_pre */
     if (args->d_w_a) cg_gemm_tn(nI, nN, nB, args->x, nI, args->d_softplus_pre, nN, args->d_w_a, nN, 0);
@@ -1099,7 +1102,7 @@ int CELLGEN_NAME(comba_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
 
     /* beta = sigmoid(x_w_b)
      * d_exp_a_log = sum(d_exp_a_log_terms -> (N, 1)) */
-    {
+    if (args->d_a_log || args->d_b_bar) {
         real *d_exp_a_log_row = d_exp_a_log_rows;
         for (int64_t unit = 0; unit < nN * 1; ++unit) d_exp_a_log_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -1176,26 +1179,29 @@ int CELLGEN_NAME(comba_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
     }
 
     /* sum_s_prev_reshaped_k = sum(s_prev_reshaped_k -> (B, N, D, 1)) */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *s_prev_row = args->s_prev + row * (nD * nK * nN);
-        const real *reshaped_k_row = k_rows + row * (nK * nN);
-        real *sum_s_prev_reshaped_k_row = sum_s_prev_reshaped_k_rows + row * (nD * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                real sum_s_prev_reshaped_k = 0;
-                CELLGEN_SUMS(sum_s_prev_reshaped_k)
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real s_prev = s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
-                    sum_s_prev_reshaped_k += s_prev * reshaped_k;
+    if (args->d_b_bar) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *s_prev_row = args->s_prev + row * (nD * nK * nN);
+            const real *reshaped_k_row = k_rows + row * (nK * nN);
+            real *sum_s_prev_reshaped_k_row = sum_s_prev_reshaped_k_rows + row * (nD * nN);
+            for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
+                for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
+                    real sum_s_prev_reshaped_k = 0;
+                    CELLGEN_SUMS(sum_s_prev_reshaped_k)
+                    for (int64_t unit = 0; unit < nK; ++unit) {
+                        const real s_prev = s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit];
+                        const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
+                        sum_s_prev_reshaped_k += s_prev * reshaped_k;
+                    }
+                    sum_s_prev_reshaped_k_row[axis1 * nD + axis2] = sum_s_prev_reshaped_k;
                 }
-                sum_s_prev_reshaped_k_row[axis1 * nD + axis2] = sum_s_prev_reshaped_k;
             }
         }
+
     }
 
     /* d_b = sum(d_b_terms -> (N, 1)) */
-    {
+    if (args->d_b_bar) {
         real *d_b_row = d_b_rows;
         for (int64_t unit = 0; unit < nN * 1; ++unit) d_b_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -2185,50 +2191,62 @@ static void CELLGEN_NAME(comba_sequence_backward_epilogue)(const cg_frame *frame
     const CELLGEN_NAME(comba_sequence_backward_args) *const args = (const CELLGEN_NAME(comba_sequence_backward_args) *)frame->args;
     (void)args;
     /* d_a_log = strong_product(d_exp_a_log, exp_a_log) */
-    for (int64_t row = 0; row < nN; ++row) {
-        const real *d_exp_a_log_row = frame->memory[41] + row;
-        const real *exp_a_log_row = frame->memory[1] + row;
-        real *d_a_log_row = args->d_a_log + row;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < 1; ++unit) {
-            const real d_exp_a_log = d_exp_a_log_row[unit];
-            const real exp_a_log = exp_a_log_row[unit];
-            d_a_log_row[unit] = cg_strong_product(d_exp_a_log, exp_a_log);
+    if (args->d_a_log) {
+        for (int64_t row = 0; row < nN; ++row) {
+            const real *d_exp_a_log_row = frame->memory[41] + row;
+            const real *exp_a_log_row = frame->memory[1] + row;
+            real *d_a_log_row = args->d_a_log + row;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < 1; ++unit) {
+                const real d_exp_a_log = d_exp_a_log_row[unit];
+                const real exp_a_log = exp_a_log_row[unit];
+                d_a_log_row[unit] = cg_strong_product(d_exp_a_log, exp_a_log);
+            }
         }
+
     }
     /* d_b = sum(d_b_units -> (N, 1)) */
-    for (int64_t row = 0; row < nN; ++row) {
-        const real *d_b_units_row = frame->memory[42] + row * nD;
-        real d_b = 0;
-        CELLGEN_SUMS(d_b)
-        for (int64_t unit = 0; unit < nD; ++unit) {
-            const real d_b_units = d_b_units_row[unit];
-            d_b += d_b_units;
+    if (args->d_b_bar) {
+        for (int64_t row = 0; row < nN; ++row) {
+            const real *d_b_units_row = frame->memory[42] + row * nD;
+            real d_b = 0;
+            CELLGEN_SUMS(d_b)
+            for (int64_t unit = 0; unit < nD; ++unit) {
+                const real d_b_units = d_b_units_row[unit];
+                d_b += d_b_units;
+            }
+            *(frame->memory[44] + row) = d_b;
         }
-        *(frame->memory[44] + row) = d_b;
+
     }
     /* d_d = sum(d_d_units -> (N, 1)) */
-    for (int64_t row = 0; row < nN; ++row) {
-        const real *d_d_units_row = frame->memory[43] + row * nK;
-        real d_d = 0;
-        CELLGEN_SUMS(d_d)
-        for (int64_t unit = 0; unit < nK; ++unit) {
-            const real d_d_units = d_d_units_row[unit];
-            d_d += d_d_units;
+    if (args->d_d) {
+        for (int64_t row = 0; row < nN; ++row) {
+            const real *d_d_units_row = frame->memory[43] + row * nK;
+            real d_d = 0;
+            CELLGEN_SUMS(d_d)
+            for (int64_t unit = 0; unit < nK; ++unit) {
+                const real d_d_units = d_d_units_row[unit];
+                d_d += d_d_units;
+            }
+            *(args->d_d + row) = d_d;
         }
-        *(args->d_d + row) = d_d;
+
     }
     /* d_b_bar = d_b * (1 - b) * b */
-    for (int64_t row = 0; row < nN; ++row) {
-        const real *d_b_row = frame->memory[44] + row;
-        const real *b_row = frame->memory[0] + row;
-        real *d_b_bar_row = args->d_b_bar + row;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < 1; ++unit) {
-            const real d_b = d_b_row[unit];
-            const real b = b_row[unit];
-            d_b_bar_row[unit] = d_b * (1 - b) * b;
+    if (args->d_b_bar) {
+        for (int64_t row = 0; row < nN; ++row) {
+            const real *d_b_row = frame->memory[44] + row;
+            const real *b_row = frame->memory[0] + row;
+            real *d_b_bar_row = args->d_b_bar + row;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < 1; ++unit) {
+                const real d_b = d_b_row[unit];
+                const real b = b_row[unit];
+                d_b_bar_row[unit] = d_b * (1 - b) * b;
+            }
         }
+
     }
 
 }

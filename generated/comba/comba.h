@@ -179,10 +179,10 @@ typedef struct {
     CELLGEN_MEMBER float *d_w_v;                /* (I, N, D), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_b;                /* (I, N, 1), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_a;                /* (I, N, 1), NULL: not wanted */
-    CELLGEN_MEMBER float *d_a_log;              /* (N, 1) */
+    CELLGEN_MEMBER float *d_a_log;              /* (N, 1), NULL: not wanted */
     CELLGEN_MEMBER float *d_b_a;                /* (N, 1), NULL: not wanted */
-    CELLGEN_MEMBER float *d_b_bar;              /* (N, 1) */
-    CELLGEN_MEMBER float *d_d;                  /* (N, 1) */
+    CELLGEN_MEMBER float *d_b_bar;              /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_d;                  /* (N, 1), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -355,10 +355,10 @@ typedef struct {
     CELLGEN_MEMBER double *d_w_v;               /* (I, N, D), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_b;               /* (I, N, 1), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_a;               /* (I, N, 1), NULL: not wanted */
-    CELLGEN_MEMBER double *d_a_log;             /* (N, 1) */
+    CELLGEN_MEMBER double *d_a_log;             /* (N, 1), NULL: not wanted */
     CELLGEN_MEMBER double *d_b_a;               /* (N, 1), NULL: not wanted */
-    CELLGEN_MEMBER double *d_b_bar;             /* (N, 1) */
-    CELLGEN_MEMBER double *d_d;                 /* (N, 1) */
+    CELLGEN_MEMBER double *d_b_bar;             /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_d;                 /* (N, 1), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */

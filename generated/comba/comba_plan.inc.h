@@ -299,10 +299,10 @@ static const cellgen_member CELLGEN_NAME(comba_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 5}, /* 26 d_w_v */
     {CELLGEN_SUMMED, 6}, /* 27 d_w_b */
     {CELLGEN_SUMMED, 6}, /* 28 d_w_a */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2}, /* 29 d_a_log */
+    {CELLGEN_SUMMED, 2}, /* 29 d_a_log */
     {CELLGEN_SUMMED, 2}, /* 30 d_b_a */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2}, /* 31 d_b_bar */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2}, /* 32 d_d */
+    {CELLGEN_SUMMED, 2}, /* 31 d_b_bar */
+    {CELLGEN_SUMMED, 2}, /* 32 d_d */
 };
 /* member, width, strides, flags, stage, later, only, rows */
 static const cellgen_series_row CELLGEN_NAME(comba_sequence_backward_over_time)[] = {
@@ -398,17 +398,23 @@ static const cellgen_kept CELLGEN_NAME(comba_sequence_backward_kept)[] = {
     {21, 2, -1}, /* 8 d_softplus_pre_time */
     {18, 3, -1}, /* 9 d_x_w_v_time */
 };
+/* members */
+static const int16_t CELLGEN_NAME(comba_sequence_backward_total_d_exp_a_log_wants)[] = {29,};
+/* members */
+static const int16_t CELLGEN_NAME(comba_sequence_backward_total_d_b_units_wants)[] = {31,};
+/* members */
+static const int16_t CELLGEN_NAME(comba_sequence_backward_total_d_d_units_wants)[] = {32,};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(comba_sequence_backward_totals)[] = {
-    {24, -1, 4, 1, 0, 55}, /* 0 d_w_q */
-    {25, -1, 4, 1, 0, 56}, /* 1 d_w_k */
-    {26, -1, 5, 1, 0, 57}, /* 2 d_w_v */
-    {27, -1, 6, 1, 0, 58}, /* 3 d_w_b */
-    {28, -1, 6, 1, 0, 59}, /* 4 d_w_a */
-    {30, -1, 2, 0, 0, 60}, /* 5 d_b_a */
-    {-1, 41, 2, 0, 0, -1}, /* 6 total_d_exp_a_log */
-    {-1, 42, 3, 0, 0, -1}, /* 7 total_d_b_units */
-    {-1, 43, 1, 0, 0, -1}, /* 8 total_d_d_units */
+    {24, -1, 4, 1, 0, 55, 0, 0}, /* 0 d_w_q */
+    {25, -1, 4, 1, 0, 56, 0, 0}, /* 1 d_w_k */
+    {26, -1, 5, 1, 0, 57, 0, 0}, /* 2 d_w_v */
+    {27, -1, 6, 1, 0, 58, 0, 0}, /* 3 d_w_b */
+    {28, -1, 6, 1, 0, 59, 0, 0}, /* 4 d_w_a */
+    {30, -1, 2, 0, 0, 60, 0, 0}, /* 5 d_b_a */
+    {-1, 41, 2, 0, 0, -1, 1, CELLGEN_NAME(comba_sequence_backward_total_d_exp_a_log_wants)}, /* 6 total_d_exp_a_log */
+    {-1, 42, 3, 0, 0, -1, 1, CELLGEN_NAME(comba_sequence_backward_total_d_b_units_wants)}, /* 7 total_d_b_units */
+    {-1, 43, 1, 0, 0, -1, 1, CELLGEN_NAME(comba_sequence_backward_total_d_d_units_wants)}, /* 8 total_d_d_units */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(comba_sequence_backward_sums)[] = {
@@ -507,14 +513,24 @@ static const cg_stage CELLGEN_NAME(comba_sequence_backward_reverse_stages)[] = {
 };
 /* places */
 static const int16_t CELLGEN_NAME(comba_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,};
+/* members */
+static const int16_t CELLGEN_NAME(comba_sequence_backward_deferred_1_wants)[] = {27, 25, 24, 22,};
 /* places */
 static const int16_t CELLGEN_NAME(comba_sequence_backward_deferred_2_uses)[] = {14, 15, 12, 13,};
+/* members */
+static const int16_t CELLGEN_NAME(comba_sequence_backward_deferred_2_wants)[] = {29, 30,};
 /* places */
 static const int16_t CELLGEN_NAME(comba_sequence_backward_deferred_3_uses)[] = {17, 16,};
+/* members */
+static const int16_t CELLGEN_NAME(comba_sequence_backward_deferred_3_wants)[] = {31,};
 /* places */
 static const int16_t CELLGEN_NAME(comba_sequence_backward_deferred_4_uses)[] = {18, 19,};
+/* members */
+static const int16_t CELLGEN_NAME(comba_sequence_backward_deferred_4_wants)[] = {27, 25, 24, 22,};
 /* places */
 static const int16_t CELLGEN_NAME(comba_sequence_backward_deferred_5_uses)[] = {0, 21, 20,};
+/* members */
+static const int16_t CELLGEN_NAME(comba_sequence_backward_deferred_5_wants)[] = {32,};
 /* places */
 static const int16_t CELLGEN_NAME(comba_sequence_backward_deferred_6_uses)[] = {22, 15, 23, 24, 25,};
 /* use, offset, rows, head_step, packed_after */
@@ -531,8 +547,12 @@ static const cellgen_outer_row CELLGEN_NAME(comba_sequence_backward_deferred_6_o
 };
 /* places */
 static const int16_t CELLGEN_NAME(comba_sequence_backward_deferred_7_uses)[] = {19, 10, 11, 26, 5, 8, 27, 28, 29,};
+/* members */
+static const int16_t CELLGEN_NAME(comba_sequence_backward_deferred_7_wants)[] = {27, 25, 24, 22,};
 /* places */
 static const int16_t CELLGEN_NAME(comba_sequence_backward_deferred_8_uses)[] = {0, 9, 28, 29, 3, 4, 5, 6, 7, 8, 30, 31,};
+/* members */
+static const int16_t CELLGEN_NAME(comba_sequence_backward_deferred_8_wants)[] = {25, 24, 22,};
 /* places */
 static const int16_t CELLGEN_NAME(comba_sequence_backward_deferred_9_uses)[] = {22, 27, 30, 31, 32, 33, 34,};
 /* use, offset, rows, head_step, packed_after */
@@ -618,7 +638,7 @@ static const cg_stage CELLGEN_NAME(comba_sequence_backward_deferred_stages)[] = 
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(comba_sequence_backward_deferred_1), /* equations */
         12, CELLGEN_NAME(comba_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 4, CELLGEN_NAME(comba_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -627,7 +647,7 @@ static const cg_stage CELLGEN_NAME(comba_sequence_backward_deferred_stages)[] = 
         2, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(comba_sequence_backward_deferred_2), /* equations */
         4, CELLGEN_NAME(comba_sequence_backward_deferred_2_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 2, CELLGEN_NAME(comba_sequence_backward_deferred_2_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -636,7 +656,7 @@ static const cg_stage CELLGEN_NAME(comba_sequence_backward_deferred_stages)[] = 
         3, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(comba_sequence_backward_deferred_3), /* equations */
         2, CELLGEN_NAME(comba_sequence_backward_deferred_3_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 1, CELLGEN_NAME(comba_sequence_backward_deferred_3_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -645,7 +665,7 @@ static const cg_stage CELLGEN_NAME(comba_sequence_backward_deferred_stages)[] = 
         3, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(comba_sequence_backward_deferred_4), /* equations */
         2, CELLGEN_NAME(comba_sequence_backward_deferred_4_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 4, CELLGEN_NAME(comba_sequence_backward_deferred_4_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -654,7 +674,7 @@ static const cg_stage CELLGEN_NAME(comba_sequence_backward_deferred_stages)[] = 
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(comba_sequence_backward_deferred_5), /* equations */
         3, CELLGEN_NAME(comba_sequence_backward_deferred_5_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 1, CELLGEN_NAME(comba_sequence_backward_deferred_5_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -675,7 +695,7 @@ static const cg_stage CELLGEN_NAME(comba_sequence_backward_deferred_stages)[] = 
         2, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(comba_sequence_backward_deferred_7), /* equations */
         9, CELLGEN_NAME(comba_sequence_backward_deferred_7_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 4, CELLGEN_NAME(comba_sequence_backward_deferred_7_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -684,7 +704,7 @@ static const cg_stage CELLGEN_NAME(comba_sequence_backward_deferred_stages)[] = 
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(comba_sequence_backward_deferred_8), /* equations */
         12, CELLGEN_NAME(comba_sequence_backward_deferred_8_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 3, CELLGEN_NAME(comba_sequence_backward_deferred_8_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -940,10 +960,10 @@ static const cellgen_value comba_sequence_backward_values[] = {
     {"d_w_v", "w_v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {comba_axes + 1, comba_axes + 2, comba_axes + 3}},
     {"d_w_b", "w_b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {comba_axes + 1, comba_axes + 2, comba_axes + 5}},
     {"d_w_a", "w_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {comba_axes + 1, comba_axes + 2, comba_axes + 5}},
-    {"d_a_log", "a_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
+    {"d_a_log", "a_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
     {"d_b_a", "b_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
-    {"d_b_bar", "b_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
-    {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
+    {"d_b_bar", "b_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
+    {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
 };
 static const int64_t comba_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */

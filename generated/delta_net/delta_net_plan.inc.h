@@ -345,10 +345,10 @@ static const cellgen_kept CELLGEN_NAME(delta_net_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(delta_net_sequence_backward_totals)[] = {
-    {19, -1, 4, 1, 0, 37}, /* 0 d_w_q */
-    {20, -1, 4, 1, 0, 38}, /* 1 d_w_k */
-    {21, -1, 5, 1, 0, 39}, /* 2 d_w_v */
-    {22, -1, 6, 1, 0, 40}, /* 3 d_w_b */
+    {19, -1, 4, 1, 0, 37, 0, 0}, /* 0 d_w_q */
+    {20, -1, 4, 1, 0, 38, 0, 0}, /* 1 d_w_k */
+    {21, -1, 5, 1, 0, 39, 0, 0}, /* 2 d_w_v */
+    {22, -1, 6, 1, 0, 40, 0, 0}, /* 3 d_w_b */
 };
 /* places */
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_reverse_1_uses)[] = {2, 3, 4, 5, 6, 7, 8, 9,};
@@ -408,8 +408,12 @@ static const cg_stage CELLGEN_NAME(delta_net_sequence_backward_reverse_stages)[]
 };
 /* places */
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_1_uses)[] = {0, 1,};
+/* members */
+static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_1_wants)[] = {22, 20, 19, 17,};
 /* places */
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_2_uses)[] = {2, 3, 4, 5, 6, 7, 8, 9, 10, 11,};
+/* members */
+static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_2_wants)[] = {22, 20, 19, 17,};
 /* places */
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_3_uses)[] = {12, 13, 14,};
 /* use, offset, rows, head_step, packed_after */
@@ -420,8 +424,12 @@ static const cellgen_right_row CELLGEN_NAME(delta_net_sequence_backward_deferred
 static const cellgen_outer_row CELLGEN_NAME(delta_net_sequence_backward_deferred_3_outers)[] = {{0, 0, 2, -1, 3, -1, 1}, /* 0 d_w_v */};
 /* places */
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_4_uses)[] = {1, 10, 11, 15, 6, 9, 16, 17, 18,};
+/* members */
+static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_4_wants)[] = {22, 20, 19, 17,};
 /* places */
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_5_uses)[] = {2, 17, 3, 18, 4, 5, 6, 7, 8, 9, 19, 20,};
+/* members */
+static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_5_wants)[] = {20, 19, 17,};
 /* places */
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_6_uses)[] = {12, 16, 19, 20, 21, 22, 23,};
 /* use, offset, rows, head_step, packed_after */
@@ -494,7 +502,7 @@ static const cg_stage CELLGEN_NAME(delta_net_sequence_backward_deferred_stages)[
         3, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(delta_net_sequence_backward_deferred_1), /* equations */
         2, CELLGEN_NAME(delta_net_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 4, CELLGEN_NAME(delta_net_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -503,7 +511,7 @@ static const cg_stage CELLGEN_NAME(delta_net_sequence_backward_deferred_stages)[
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(delta_net_sequence_backward_deferred_2), /* equations */
         10, CELLGEN_NAME(delta_net_sequence_backward_deferred_2_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 4, CELLGEN_NAME(delta_net_sequence_backward_deferred_2_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -524,7 +532,7 @@ static const cg_stage CELLGEN_NAME(delta_net_sequence_backward_deferred_stages)[
         2, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(delta_net_sequence_backward_deferred_4), /* equations */
         9, CELLGEN_NAME(delta_net_sequence_backward_deferred_4_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 4, CELLGEN_NAME(delta_net_sequence_backward_deferred_4_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -533,7 +541,7 @@ static const cg_stage CELLGEN_NAME(delta_net_sequence_backward_deferred_stages)[
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(delta_net_sequence_backward_deferred_5), /* equations */
         12, CELLGEN_NAME(delta_net_sequence_backward_deferred_5_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 3, CELLGEN_NAME(delta_net_sequence_backward_deferred_5_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },

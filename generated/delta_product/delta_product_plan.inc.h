@@ -431,13 +431,13 @@ static const cellgen_kept CELLGEN_NAME(delta_product_sequence_backward_kept)[] =
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(delta_product_sequence_backward_totals)[] = {
-    {27, -1, 4, 1, 0, 61}, /* 0 d_w_q */
-    {28, -1, 4, 1, 0, 62}, /* 1 d_w_k_1 */
-    {29, -1, 4, 1, 0, 63}, /* 2 d_w_k_2 */
-    {30, -1, 5, 1, 0, 64}, /* 3 d_w_v_1 */
-    {31, -1, 5, 1, 0, 65}, /* 4 d_w_v_2 */
-    {32, -1, 6, 1, 0, 66}, /* 5 d_w_b_1 */
-    {33, -1, 6, 1, 0, 67}, /* 6 d_w_b_2 */
+    {27, -1, 4, 1, 0, 61, 0, 0}, /* 0 d_w_q */
+    {28, -1, 4, 1, 0, 62, 0, 0}, /* 1 d_w_k_1 */
+    {29, -1, 4, 1, 0, 63, 0, 0}, /* 2 d_w_k_2 */
+    {30, -1, 5, 1, 0, 64, 0, 0}, /* 3 d_w_v_1 */
+    {31, -1, 5, 1, 0, 65, 0, 0}, /* 4 d_w_v_2 */
+    {32, -1, 6, 1, 0, 66, 0, 0}, /* 5 d_w_b_1 */
+    {33, -1, 6, 1, 0, 67, 0, 0}, /* 6 d_w_b_2 */
 };
 /* places */
 static const int16_t CELLGEN_NAME(delta_product_sequence_backward_reverse_1_uses)[] = {2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,};
@@ -527,8 +527,12 @@ static const cg_stage CELLGEN_NAME(delta_product_sequence_backward_reverse_stage
 };
 /* places */
 static const int16_t CELLGEN_NAME(delta_product_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3,};
+/* members */
+static const int16_t CELLGEN_NAME(delta_product_sequence_backward_deferred_1_wants)[] = {32, 33, 28, 29, 27, 25,};
 /* places */
 static const int16_t CELLGEN_NAME(delta_product_sequence_backward_deferred_2_uses)[] = {4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18,};
+/* members */
+static const int16_t CELLGEN_NAME(delta_product_sequence_backward_deferred_2_wants)[] = {32, 33, 28, 29, 27, 25,};
 /* places */
 static const int16_t CELLGEN_NAME(delta_product_sequence_backward_deferred_3_uses)[] = {19, 20, 21, 22, 23,};
 /* use, offset, rows, head_step, packed_after */
@@ -545,10 +549,14 @@ static const cellgen_outer_row CELLGEN_NAME(delta_product_sequence_backward_defe
 };
 /* places */
 static const int16_t CELLGEN_NAME(delta_product_sequence_backward_deferred_4_uses)[] = {2, 3, 16, 17, 18, 9, 12, 15, 24, 25, 26, 27, 28, 29, 30,};
+/* members */
+static const int16_t CELLGEN_NAME(delta_product_sequence_backward_deferred_4_wants)[] = {32, 33, 28, 29, 27, 25,};
 /* places */
 static const int16_t CELLGEN_NAME(delta_product_sequence_backward_deferred_5_uses)[] = {
     4, 28, 5, 29, 6, 30, 7, 8, 9, 10, 11, 12, 13, 14, 15, 31, 32, 33,
 };
+/* members */
+static const int16_t CELLGEN_NAME(delta_product_sequence_backward_deferred_5_wants)[] = {28, 29, 27, 25,};
 /* places */
 static const int16_t CELLGEN_NAME(delta_product_sequence_backward_deferred_6_uses)[] = {19, 26, 27, 31, 32, 33, 34, 35, 36, 37, 38,};
 /* use, offset, rows, head_step, packed_after */
@@ -646,7 +654,7 @@ static const cg_stage CELLGEN_NAME(delta_product_sequence_backward_deferred_stag
         3, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(delta_product_sequence_backward_deferred_1), /* equations */
         4, CELLGEN_NAME(delta_product_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 6, CELLGEN_NAME(delta_product_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -655,7 +663,7 @@ static const cg_stage CELLGEN_NAME(delta_product_sequence_backward_deferred_stag
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(delta_product_sequence_backward_deferred_2), /* equations */
         15, CELLGEN_NAME(delta_product_sequence_backward_deferred_2_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 6, CELLGEN_NAME(delta_product_sequence_backward_deferred_2_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -676,7 +684,7 @@ static const cg_stage CELLGEN_NAME(delta_product_sequence_backward_deferred_stag
         2, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(delta_product_sequence_backward_deferred_4), /* equations */
         15, CELLGEN_NAME(delta_product_sequence_backward_deferred_4_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 6, CELLGEN_NAME(delta_product_sequence_backward_deferred_4_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -685,7 +693,7 @@ static const cg_stage CELLGEN_NAME(delta_product_sequence_backward_deferred_stag
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(delta_product_sequence_backward_deferred_5), /* equations */
         18, CELLGEN_NAME(delta_product_sequence_backward_deferred_5_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 4, CELLGEN_NAME(delta_product_sequence_backward_deferred_5_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },

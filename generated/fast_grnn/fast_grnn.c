@@ -217,7 +217,7 @@ int CELLGEN_NAME(fast_grnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev_1 = d_s @ u.T */
-    cg_gemm_nt(nB, nH, nH, args->d_s, nH, args->u, nH, d_h_prev_1_rows, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_s, nH, args->u, nH, d_h_prev_1_rows, nH, 0);
 
     /* d_x = d_s @ w.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_s, nH, args->w, nH, args->d_x, nI, 0);

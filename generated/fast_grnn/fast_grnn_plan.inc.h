@@ -204,12 +204,12 @@ static const cellgen_kept CELLGEN_NAME(fast_grnn_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(fast_grnn_sequence_backward_totals)[] = {
-    {13, -1, 1, 1, 0, 24}, /* 0 d_w */
-    {14, -1, 2, 1, 0, 25}, /* 1 d_u */
-    {15, -1, 0, 0, 0, 26}, /* 2 d_b_z */
-    {16, -1, 0, 0, 0, 27}, /* 3 d_b_h */
-    {-1, 16, 0, 0, 0, -1}, /* 4 total_d_sigmoid_nu_units */
-    {-1, 17, 0, 0, 0, -1}, /* 5 total_d_sigmoid_zeta_units */
+    {13, -1, 1, 1, 0, 24, 0, 0}, /* 0 d_w */
+    {14, -1, 2, 1, 0, 25, 0, 0}, /* 1 d_u */
+    {15, -1, 0, 0, 0, 26, 0, 0}, /* 2 d_b_z */
+    {16, -1, 0, 0, 0, 27, 0, 0}, /* 3 d_b_h */
+    {-1, 16, 0, 0, 0, -1, 0, 0}, /* 4 total_d_sigmoid_nu_units */
+    {-1, 17, 0, 0, 0, -1, 0, 0}, /* 5 total_d_sigmoid_zeta_units */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(fast_grnn_sequence_backward_sums)[] = {

@@ -992,7 +992,7 @@ int CELLGEN_NAME(gated_delta_net_weight_gradients)(int64_t nB, int64_t nI, int64
     }
 
     /* x_w_a = x @ w_a */
-    cg_gemm_nn(nB, nN, nI, args->x, nI, args->w_a, nN, x_w_a_rows, nN, 0);
+    if (args->d_a_log) cg_gemm_nn(nB, nN, nI, args->x, nI, args->w_a, nN, x_w_a_rows, nN, 0);
 
     /* d_w_a = x.T @ d_softplus_pre */
     if (args->d_w_a) cg_gemm_tn(nI, nN, nB, args->x, nI, args->d_softplus_pre, nN, args->d_w_a, nN, 0);
@@ -1010,7 +1010,7 @@ int CELLGEN_NAME(gated_delta_net_weight_gradients)(int64_t nB, int64_t nI, int64
     if (args->d_w_q) cg_gemm_tn(nI, nK * nN, nB, args->x, nI, args->d_x_w_q, nK * nN, args->d_w_q, nK * nN, 0);
 
     /* d_exp_a_log = sum(d_exp_a_log_terms -> (N, 1)) */
-    {
+    if (args->d_a_log) {
         real *d_exp_a_log_row = d_exp_a_log_rows;
         for (int64_t unit = 0; unit < nN * 1; ++unit) d_exp_a_log_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -1934,16 +1934,19 @@ static void CELLGEN_NAME(gated_delta_net_sequence_backward_epilogue)(const cg_fr
     const CELLGEN_NAME(gated_delta_net_sequence_backward_args) *const args = (const CELLGEN_NAME(gated_delta_net_sequence_backward_args) *)frame->args;
     (void)args;
     /* d_a_log = strong_product(d_exp_a_log, exp_a_log) */
-    for (int64_t row = 0; row < nN; ++row) {
-        const real *d_exp_a_log_row = frame->memory[36] + row;
-        const real *exp_a_log_row = frame->memory[0] + row;
-        real *d_a_log_row = args->d_a_log + row;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < 1; ++unit) {
-            const real d_exp_a_log = d_exp_a_log_row[unit];
-            const real exp_a_log = exp_a_log_row[unit];
-            d_a_log_row[unit] = cg_strong_product(d_exp_a_log, exp_a_log);
+    if (args->d_a_log) {
+        for (int64_t row = 0; row < nN; ++row) {
+            const real *d_exp_a_log_row = frame->memory[36] + row;
+            const real *exp_a_log_row = frame->memory[0] + row;
+            real *d_a_log_row = args->d_a_log + row;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < 1; ++unit) {
+                const real d_exp_a_log = d_exp_a_log_row[unit];
+                const real exp_a_log = exp_a_log_row[unit];
+                d_a_log_row[unit] = cg_strong_product(d_exp_a_log, exp_a_log);
+            }
         }
+
     }
 
 }

@@ -292,7 +292,7 @@ static const cellgen_member CELLGEN_NAME(gated_delta_net_sequence_backward_membe
     {CELLGEN_SUMMED, 5}, /* 24 d_w_v */
     {CELLGEN_SUMMED, 6}, /* 25 d_w_b */
     {CELLGEN_SUMMED, 6}, /* 26 d_w_a */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2}, /* 27 d_a_log */
+    {CELLGEN_SUMMED, 2}, /* 27 d_a_log */
     {CELLGEN_SUMMED, 2}, /* 28 d_b_a */
 };
 /* member, width, strides, flags, stage, later, only, rows */
@@ -379,15 +379,17 @@ static const cellgen_kept CELLGEN_NAME(gated_delta_net_sequence_backward_kept)[]
     {19, 2, -1}, /* 6 d_softplus_pre_time */
     {15, 3, -1}, /* 7 d_x_w_v_time */
 };
+/* members */
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_total_d_exp_a_log_wants)[] = {27,};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(gated_delta_net_sequence_backward_totals)[] = {
-    {22, -1, 4, 1, 0, 47}, /* 0 d_w_q */
-    {23, -1, 4, 1, 0, 48}, /* 1 d_w_k */
-    {24, -1, 5, 1, 0, 49}, /* 2 d_w_v */
-    {25, -1, 6, 1, 0, 50}, /* 3 d_w_b */
-    {26, -1, 6, 1, 0, 51}, /* 4 d_w_a */
-    {28, -1, 2, 0, 0, 52}, /* 5 d_b_a */
-    {-1, 36, 2, 0, 0, -1}, /* 6 total_d_exp_a_log */
+    {22, -1, 4, 1, 0, 47, 0, 0}, /* 0 d_w_q */
+    {23, -1, 4, 1, 0, 48, 0, 0}, /* 1 d_w_k */
+    {24, -1, 5, 1, 0, 49, 0, 0}, /* 2 d_w_v */
+    {25, -1, 6, 1, 0, 50, 0, 0}, /* 3 d_w_b */
+    {26, -1, 6, 1, 0, 51, 0, 0}, /* 4 d_w_a */
+    {28, -1, 2, 0, 0, 52, 0, 0}, /* 5 d_b_a */
+    {-1, 36, 2, 0, 0, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_backward_total_d_exp_a_log_wants)}, /* 6 total_d_exp_a_log */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(gated_delta_net_sequence_backward_sums)[] = {
@@ -481,10 +483,16 @@ static const cg_stage CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_sta
 };
 /* places */
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_1_uses)[] = {2, 3, 0, 1,};
+/* members */
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_1_wants)[] = {27, 28,};
 /* places */
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_uses)[] = {4, 5,};
+/* members */
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_wants)[] = {25, 23, 22, 20,};
 /* places */
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_uses)[] = {6, 7, 8, 9, 10, 11, 12, 13, 14, 15,};
+/* members */
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_wants)[] = {25, 23, 22, 20,};
 /* places */
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_4_uses)[] = {16, 3, 17, 18, 19,};
 /* use, offset, rows, head_step, packed_after */
@@ -501,8 +509,12 @@ static const cellgen_outer_row CELLGEN_NAME(gated_delta_net_sequence_backward_de
 };
 /* places */
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_5_uses)[] = {5, 14, 15, 20, 10, 13, 21, 22, 23,};
+/* members */
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_5_wants)[] = {25, 23, 22, 20,};
 /* places */
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_uses)[] = {6, 22, 7, 23, 8, 9, 10, 11, 12, 13, 24, 25,};
+/* members */
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_wants)[] = {23, 22, 20,};
 /* places */
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_7_uses)[] = {16, 21, 24, 25, 26, 27, 28,};
 /* use, offset, rows, head_step, packed_after */
@@ -582,7 +594,7 @@ static const cg_stage CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_st
         2, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_1), /* equations */
         4, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 2, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -591,7 +603,7 @@ static const cg_stage CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_st
         3, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2), /* equations */
         2, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 4, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -600,7 +612,7 @@ static const cg_stage CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_st
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3), /* equations */
         10, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 4, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -621,7 +633,7 @@ static const cg_stage CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_st
         2, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_5), /* equations */
         9, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_5_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 4, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_5_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -630,7 +642,7 @@ static const cg_stage CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_st
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6), /* equations */
         12, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 3, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -869,7 +881,7 @@ static const cellgen_value gated_delta_net_sequence_backward_values[] = {
     {"d_w_v", "w_v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {gated_delta_net_axes + 1, gated_delta_net_axes + 2, gated_delta_net_axes + 3}},
     {"d_w_b", "w_b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {gated_delta_net_axes + 1, gated_delta_net_axes + 2, gated_delta_net_axes + 5}},
     {"d_w_a", "w_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {gated_delta_net_axes + 1, gated_delta_net_axes + 2, gated_delta_net_axes + 5}},
-    {"d_a_log", "a_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gated_delta_net_axes + 2, gated_delta_net_axes + 5}},
+    {"d_a_log", "a_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gated_delta_net_axes + 2, gated_delta_net_axes + 5}},
     {"d_b_a", "b_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gated_delta_net_axes + 2, gated_delta_net_axes + 5}},
 };
 static const int64_t gated_delta_net_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};

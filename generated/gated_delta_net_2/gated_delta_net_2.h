@@ -172,7 +172,7 @@ typedef struct {
     CELLGEN_MEMBER float *d_w_b;                /* (I, N, K), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_v;                /* (I, N, D), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_w;                /* (I, N, D), NULL: not wanted */
-    CELLGEN_MEMBER float *d_a_log;              /* (N, 1) */
+    CELLGEN_MEMBER float *d_a_log;              /* (N, 1), NULL: not wanted */
     CELLGEN_MEMBER float *d_b_a;                /* (N, K), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -338,7 +338,7 @@ typedef struct {
     CELLGEN_MEMBER double *d_w_b;               /* (I, N, K), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_v;               /* (I, N, D), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_w;               /* (I, N, D), NULL: not wanted */
-    CELLGEN_MEMBER double *d_a_log;             /* (N, 1) */
+    CELLGEN_MEMBER double *d_a_log;             /* (N, 1), NULL: not wanted */
     CELLGEN_MEMBER double *d_b_a;               /* (N, K), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */

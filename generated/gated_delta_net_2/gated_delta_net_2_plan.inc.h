@@ -278,7 +278,7 @@ static const cellgen_member CELLGEN_NAME(gated_delta_net_2_sequence_backward_mem
     {CELLGEN_SUMMED, 4}, /* 27 d_w_b */
     {CELLGEN_SUMMED, 5}, /* 28 d_w_v */
     {CELLGEN_SUMMED, 5}, /* 29 d_w_w */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2}, /* 30 d_a_log */
+    {CELLGEN_SUMMED, 2}, /* 30 d_a_log */
     {CELLGEN_SUMMED, 1}, /* 31 d_b_a */
 };
 /* member, width, strides, flags, stage, later, only, rows */
@@ -368,16 +368,18 @@ static const cellgen_kept CELLGEN_NAME(gated_delta_net_2_sequence_backward_kept)
     {16, 3, -1}, /* 7 d_x_w_v_time */
     {22, 1, -1}, /* 8 d_k_time */
 };
+/* members */
+static const int16_t CELLGEN_NAME(gated_delta_net_2_sequence_backward_total_d_exp_a_log_units_wants)[] = {30,};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(gated_delta_net_2_sequence_backward_totals)[] = {
-    {24, -1, 4, 1, 0, 49}, /* 0 d_w_q */
-    {25, -1, 4, 1, 0, 50}, /* 1 d_w_k */
-    {26, -1, 4, 1, 0, 51}, /* 2 d_w_a */
-    {27, -1, 4, 1, 0, 52}, /* 3 d_w_b */
-    {28, -1, 5, 1, 0, 53}, /* 4 d_w_v */
-    {29, -1, 5, 1, 0, 54}, /* 5 d_w_w */
-    {31, -1, 1, 0, 0, 55}, /* 6 d_b_a */
-    {-1, 38, 1, 0, 0, -1}, /* 7 total_d_exp_a_log_units */
+    {24, -1, 4, 1, 0, 49, 0, 0}, /* 0 d_w_q */
+    {25, -1, 4, 1, 0, 50, 0, 0}, /* 1 d_w_k */
+    {26, -1, 4, 1, 0, 51, 0, 0}, /* 2 d_w_a */
+    {27, -1, 4, 1, 0, 52, 0, 0}, /* 3 d_w_b */
+    {28, -1, 5, 1, 0, 53, 0, 0}, /* 4 d_w_v */
+    {29, -1, 5, 1, 0, 54, 0, 0}, /* 5 d_w_w */
+    {31, -1, 1, 0, 0, 55, 0, 0}, /* 6 d_b_a */
+    {-1, 38, 1, 0, 0, -1, 1, CELLGEN_NAME(gated_delta_net_2_sequence_backward_total_d_exp_a_log_units_wants)}, /* 7 total_d_exp_a_log_units */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(gated_delta_net_2_sequence_backward_sums)[] = {
@@ -464,8 +466,12 @@ static const cg_stage CELLGEN_NAME(gated_delta_net_2_sequence_backward_reverse_s
 };
 /* places */
 static const int16_t CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_1_uses)[] = {2, 3, 0, 1,};
+/* members */
+static const int16_t CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_1_wants)[] = {30, 31,};
 /* places */
 static const int16_t CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_2_uses)[] = {4, 5, 6, 7, 8, 9, 10, 11, 12, 13,};
+/* members */
+static const int16_t CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_2_wants)[] = {25, 24, 22,};
 /* places */
 static const int16_t CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_3_uses)[] = {14, 15, 16, 17, 3, 18, 19, 20, 21,};
 /* use, offset, rows, head_step, packed_after */
@@ -486,8 +492,12 @@ static const cellgen_outer_row CELLGEN_NAME(gated_delta_net_2_sequence_backward_
 };
 /* places */
 static const int16_t CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_4_uses)[] = {12, 13, 8, 11, 22, 23,};
+/* members */
+static const int16_t CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_4_wants)[] = {25, 24, 22,};
 /* places */
 static const int16_t CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_5_uses)[] = {4, 22, 5, 23, 6, 7, 8, 9, 10, 11, 24, 25,};
+/* members */
+static const int16_t CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_5_wants)[] = {25, 24, 22,};
 /* places */
 static const int16_t CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_6_uses)[] = {14, 24, 25, 26, 27,};
 /* use, offset, rows, head_step, packed_after */
@@ -566,7 +576,7 @@ static const cg_stage CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_1), /* equations */
         4, CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 2, CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -575,7 +585,7 @@ static const cg_stage CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_2), /* equations */
         10, CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_2_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 3, CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_2_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -596,7 +606,7 @@ static const cg_stage CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_
         2, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_4), /* equations */
         6, CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_4_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 3, CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_4_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -605,7 +615,7 @@ static const cg_stage CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_5), /* equations */
         12, CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_5_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 3, CELLGEN_NAME(gated_delta_net_2_sequence_backward_deferred_5_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -855,7 +865,7 @@ static const cellgen_value gated_delta_net_2_sequence_backward_values[] = {
     {"d_w_b", "w_b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {gated_delta_net_2_axes + 1, gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 4}},
     {"d_w_v", "w_v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {gated_delta_net_2_axes + 1, gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 3}},
     {"d_w_w", "w_w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {gated_delta_net_2_axes + 1, gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 3}},
-    {"d_a_log", "a_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 5}},
+    {"d_a_log", "a_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 5}},
     {"d_b_a", "b_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 4}},
 };
 static const int64_t gated_delta_net_2_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};

@@ -251,11 +251,11 @@ static const cellgen_kept CELLGEN_NAME(gla_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(gla_sequence_backward_totals)[] = {
-    {17, -1, 3, 1, 0, 18}, /* 0 d_w_q */
-    {18, -1, 3, 1, 0, 19}, /* 1 d_w_k */
-    {19, -1, 4, 1, 0, 20}, /* 2 d_w_v */
-    {20, -1, 3, 1, 0, 21}, /* 3 d_w_a */
-    {21, -1, 1, 0, 0, 22}, /* 4 d_b_a */
+    {17, -1, 3, 1, 0, 18, 0, 0}, /* 0 d_w_q */
+    {18, -1, 3, 1, 0, 19, 0, 0}, /* 1 d_w_k */
+    {19, -1, 4, 1, 0, 20, 0, 0}, /* 2 d_w_v */
+    {20, -1, 3, 1, 0, 21, 0, 0}, /* 3 d_w_a */
+    {21, -1, 1, 0, 0, 22, 0, 0}, /* 4 d_b_a */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(gla_sequence_backward_sums)[] = {{21, -1, 1, 7}, /* 0 d_b_a */};

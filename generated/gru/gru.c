@@ -272,13 +272,13 @@ int CELLGEN_NAME(gru_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev_1_d_r_bar_d_z_bar = d_s @ u_n.T */
-    cg_gemm_nt(nB, nH, nH, args->d_s, nH, args->u_n, nH, d_h_prev_1_d_r_bar_d_z_bar_rows, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_s, nH, args->u_n, nH, d_h_prev_1_d_r_bar_d_z_bar_rows, nH, 0);
 
     /* d_h_prev_1_d_r_bar_d_z_bar += d_r_bar @ u_r.T */
-    cg_gemm_nt(nB, nH, nH, args->d_r_bar, nH, args->u_r, nH, d_h_prev_1_d_r_bar_d_z_bar_rows, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_r_bar, nH, args->u_r, nH, d_h_prev_1_d_r_bar_d_z_bar_rows, nH, 1);
 
     /* d_h_prev_1_d_r_bar_d_z_bar += d_z_bar @ u_z.T */
-    cg_gemm_nt(nB, nH, nH, args->d_z_bar, nH, args->u_z, nH, d_h_prev_1_d_r_bar_d_z_bar_rows, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_z_bar, nH, args->u_z, nH, d_h_prev_1_d_r_bar_d_z_bar_rows, nH, 1);
 
     /* d_x = d_n_bar @ w_n.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_n_bar, nH, args->w_n, nH, args->d_x, nI, 0);

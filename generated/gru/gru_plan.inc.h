@@ -230,16 +230,16 @@ static const cellgen_kept CELLGEN_NAME(gru_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(gru_sequence_backward_totals)[] = {
-    {17, -1, 1, 1, 0, 21}, /* 0 d_w_z */
-    {18, -1, 2, 1, 0, 22}, /* 1 d_u_z */
-    {19, -1, 0, 0, 0, 23}, /* 2 d_b_z */
-    {20, -1, 1, 1, 0, 24}, /* 3 d_w_r */
-    {21, -1, 2, 1, 0, 25}, /* 4 d_u_r */
-    {22, -1, 0, 0, 0, 26}, /* 5 d_b_r */
-    {23, -1, 1, 1, 0, 27}, /* 6 d_w_n */
-    {24, -1, 2, 1, 0, 28}, /* 7 d_u_n */
-    {25, -1, 0, 0, 0, 29}, /* 8 d_b_n */
-    {26, -1, 0, 0, 0, 30}, /* 9 d_c_n */
+    {17, -1, 1, 1, 0, 21, 0, 0}, /* 0 d_w_z */
+    {18, -1, 2, 1, 0, 22, 0, 0}, /* 1 d_u_z */
+    {19, -1, 0, 0, 0, 23, 0, 0}, /* 2 d_b_z */
+    {20, -1, 1, 1, 0, 24, 0, 0}, /* 3 d_w_r */
+    {21, -1, 2, 1, 0, 25, 0, 0}, /* 4 d_u_r */
+    {22, -1, 0, 0, 0, 26, 0, 0}, /* 5 d_b_r */
+    {23, -1, 1, 1, 0, 27, 0, 0}, /* 6 d_w_n */
+    {24, -1, 2, 1, 0, 28, 0, 0}, /* 7 d_u_n */
+    {25, -1, 0, 0, 0, 29, 0, 0}, /* 8 d_b_n */
+    {26, -1, 0, 0, 0, 30, 0, 0}, /* 9 d_c_n */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(gru_sequence_backward_sums)[] = {

@@ -226,7 +226,7 @@ int CELLGEN_NAME(gru_block_cell_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev_1 = d_r_bar_u_bar @ w_ru[I:I + H, :2*H].T */
-    cg_gemm_nt(nB, nH, 2 * nH, args->d_r_bar_u_bar, 2 * nH, args->w_ru + nI * (2 * nH), 2 * nH, d_h_prev_1_rows, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, 2 * nH, args->d_r_bar_u_bar, 2 * nH, args->w_ru + nI * (2 * nH), 2 * nH, d_h_prev_1_rows, nH, 0);
 
     /* d_x += d_r_bar_u_bar @ w_ru[:I, :2*H].T */
     if (args->d_x) cg_gemm_nt(nB, nI, 2 * nH, args->d_r_bar_u_bar, 2 * nH, args->w_ru, 2 * nH, args->d_x, nI, 1);

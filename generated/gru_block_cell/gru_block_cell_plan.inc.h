@@ -249,10 +249,10 @@ static const cellgen_kept CELLGEN_NAME(gru_block_cell_sequence_backward_kept)[] 
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(gru_block_cell_sequence_backward_totals)[] = {
-    {15, -1, 1, 1, 0, 25}, /* 0 d_w_ru */
-    {16, -1, 2, 1, 0, 26}, /* 1 d_w_c */
-    {17, -1, 3, 0, 0, 27}, /* 2 d_b_ru */
-    {18, -1, 0, 0, 0, 28}, /* 3 d_b_c */
+    {15, -1, 1, 1, 0, 25, 0, 0}, /* 0 d_w_ru */
+    {16, -1, 2, 1, 0, 26, 0, 0}, /* 1 d_w_c */
+    {17, -1, 3, 0, 0, 27, 0, 0}, /* 2 d_b_ru */
+    {18, -1, 0, 0, 0, 28, 0, 0}, /* 3 d_b_c */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(gru_block_cell_sequence_backward_sums)[] = {
@@ -351,6 +351,8 @@ static const cg_stage CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_stag
 };
 /* places */
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1_uses)[] = {1, 2, 3, 4, 0,};
+/* members */
+static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1_wants)[] = {18, 16,};
 /* places */
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2_uses)[] = {6, 5,};
 /* members */
@@ -426,7 +428,7 @@ static const cg_stage CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_sta
         0, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1), /* equations */
         5, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 2, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },

@@ -679,10 +679,10 @@ int CELLGEN_NAME(gru_d_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nn(nB, nH, nI, args->delta, nI, args->w_gh, nH, delta_w_gh_rows, nH, 0);
 
     /* m_v_r_x_hat_h_hat = m @ v_r */
-    cg_gemm_nn(nB, nH, nI, args->m, nI, args->v_r, nH, m_v_r_x_hat_h_hat_rows, nH, 0);
+    if (args->d_u) cg_gemm_nn(nB, nH, nI, args->m, nI, args->v_r, nH, m_v_r_x_hat_h_hat_rows, nH, 0);
 
     /* m_v_r_x_hat_h_hat += x_hat @ w_r */
-    cg_gemm_nn(nB, nH, nI, x_hat_rows, nI, args->w_r, nH, m_v_r_x_hat_h_hat_rows, nH, 1);
+    if (args->d_u) cg_gemm_nn(nB, nH, nI, x_hat_rows, nI, args->w_r, nH, m_v_r_x_hat_h_hat_rows, nH, 1);
 
     /* d_v = m.T @ d_h_tilde_pre */
     if (args->d_v) cg_gemm_tn(nI, nH, nB, args->m, nI, args->d_h_tilde_pre, nH, args->d_v, nH, 0);
@@ -734,7 +734,7 @@ int CELLGEN_NAME(gru_d_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* m_v_r_x_hat_h_hat += h_hat @ u_r */
-    cg_gemm_nn(nB, nH, nH, h_hat_rows, nH, args->u_r, nH, m_v_r_x_hat_h_hat_rows, nH, 1);
+    if (args->d_u) cg_gemm_nn(nB, nH, nH, h_hat_rows, nH, args->u_r, nH, m_v_r_x_hat_h_hat_rows, nH, 1);
 
     /* d_u_r = h_hat.T @ d_r_pre */
     if (args->d_u_r) cg_gemm_tn(nH, nH, nB, h_hat_rows, nH, args->d_r_pre, nH, args->d_u_r, nH, 0);
@@ -747,19 +747,22 @@ int CELLGEN_NAME(gru_d_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* r = sigmoid(b_r + m_v_r_x_hat_h_hat)
      * h_hat_r = h_hat * r */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *b_r_row = args->b_r;
-        const real *h_hat_row = h_hat_rows + row * nH;
-        const real *m_v_r_x_hat_h_hat_row = m_v_r_x_hat_h_hat_rows + row * nH;
-        real *h_hat_r_row = h_hat_r_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real b_r = b_r_row[unit];
-            const real h_hat = h_hat_row[unit];
-            const real m_v_r_x_hat_h_hat = m_v_r_x_hat_h_hat_row[unit];
-            const real r = cg_sigmoid(b_r + m_v_r_x_hat_h_hat);
-            h_hat_r_row[unit] = h_hat * r;
+    if (args->d_u) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *b_r_row = args->b_r;
+            const real *h_hat_row = h_hat_rows + row * nH;
+            const real *m_v_r_x_hat_h_hat_row = m_v_r_x_hat_h_hat_rows + row * nH;
+            real *h_hat_r_row = h_hat_r_rows + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real b_r = b_r_row[unit];
+                const real h_hat = h_hat_row[unit];
+                const real m_v_r_x_hat_h_hat = m_v_r_x_hat_h_hat_row[unit];
+                const real r = cg_sigmoid(b_r + m_v_r_x_hat_h_hat);
+                h_hat_r_row[unit] = h_hat * r;
+            }
         }
+
     }
 
     /* d_u = h_hat_r.T @ d_h_tilde_pre */

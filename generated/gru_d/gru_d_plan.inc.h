@@ -396,22 +396,22 @@ static const cellgen_kept CELLGEN_NAME(gru_d_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(gru_d_sequence_backward_totals)[] = {
-    {28, -1, 1, 0, 0, 40}, /* 0 d_w_gx */
-    {29, -1, 1, 0, 0, 41}, /* 1 d_b_gx */
-    {30, -1, 2, 1, 0, 42}, /* 2 d_w_gh */
-    {31, -1, 0, 0, 0, 43}, /* 3 d_b_gh */
-    {32, -1, 2, 1, 0, 44}, /* 4 d_w_z */
-    {33, -1, 3, 1, 0, 45}, /* 5 d_u_z */
-    {34, -1, 2, 1, 0, 46}, /* 6 d_v_z */
-    {35, -1, 0, 0, 0, 47}, /* 7 d_b_z */
-    {36, -1, 2, 1, 0, 48}, /* 8 d_w_r */
-    {37, -1, 3, 1, 0, 49}, /* 9 d_u_r */
-    {38, -1, 2, 1, 0, 50}, /* 10 d_v_r */
-    {39, -1, 0, 0, 0, 51}, /* 11 d_b_r */
-    {40, -1, 2, 1, 0, 52}, /* 12 d_w */
-    {41, -1, 3, 1, 0, 53}, /* 13 d_u */
-    {42, -1, 2, 1, 0, 54}, /* 14 d_v */
-    {43, -1, 0, 0, 0, 55}, /* 15 d_b */
+    {28, -1, 1, 0, 0, 40, 0, 0}, /* 0 d_w_gx */
+    {29, -1, 1, 0, 0, 41, 0, 0}, /* 1 d_b_gx */
+    {30, -1, 2, 1, 0, 42, 0, 0}, /* 2 d_w_gh */
+    {31, -1, 0, 0, 0, 43, 0, 0}, /* 3 d_b_gh */
+    {32, -1, 2, 1, 0, 44, 0, 0}, /* 4 d_w_z */
+    {33, -1, 3, 1, 0, 45, 0, 0}, /* 5 d_u_z */
+    {34, -1, 2, 1, 0, 46, 0, 0}, /* 6 d_v_z */
+    {35, -1, 0, 0, 0, 47, 0, 0}, /* 7 d_b_z */
+    {36, -1, 2, 1, 0, 48, 0, 0}, /* 8 d_w_r */
+    {37, -1, 3, 1, 0, 49, 0, 0}, /* 9 d_u_r */
+    {38, -1, 2, 1, 0, 50, 0, 0}, /* 10 d_v_r */
+    {39, -1, 0, 0, 0, 51, 0, 0}, /* 11 d_b_r */
+    {40, -1, 2, 1, 0, 52, 0, 0}, /* 12 d_w */
+    {41, -1, 3, 1, 0, 53, 0, 0}, /* 13 d_u */
+    {42, -1, 2, 1, 0, 54, 0, 0}, /* 14 d_v */
+    {43, -1, 0, 0, 0, 55, 0, 0}, /* 15 d_b */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(gru_d_sequence_backward_sums)[] = {
@@ -582,6 +582,8 @@ static const cg_stage CELLGEN_NAME(gru_d_sequence_backward_reverse_stages)[] = {
 static const int16_t CELLGEN_NAME(gru_d_sequence_backward_deferred_1_uses)[] = {2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 0, 1,};
 /* places */
 static const int16_t CELLGEN_NAME(gru_d_sequence_backward_deferred_2_uses)[] = {18, 19, 20, 21, 22, 23, 24, 14, 15, 16, 17,};
+/* members */
+static const int16_t CELLGEN_NAME(gru_d_sequence_backward_deferred_2_wants)[] = {43, 31, 39, 35, 41,};
 /* places */
 static const int16_t CELLGEN_NAME(gru_d_sequence_backward_deferred_3_uses)[] = {
     5, 18, 24, 12, 19, 22, 20, 6, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35,
@@ -668,7 +670,7 @@ static const cg_stage CELLGEN_NAME(gru_d_sequence_backward_deferred_stages)[] = 
         0, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(gru_d_sequence_backward_deferred_2), /* equations */
         11, CELLGEN_NAME(gru_d_sequence_backward_deferred_2_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 5, CELLGEN_NAME(gru_d_sequence_backward_deferred_2_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },

@@ -316,10 +316,10 @@ int CELLGEN_NAME(gru_reset_before_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev_1_d_z_bar = d_r_bar @ u_r.T */
-    cg_gemm_nt(nB, nH, nH, args->d_r_bar, nH, args->u_r, nH, d_h_prev_1_d_z_bar_rows, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_r_bar, nH, args->u_r, nH, d_h_prev_1_d_z_bar_rows, nH, 0);
 
     /* d_h_prev_1_d_z_bar += d_z_bar @ u_z.T */
-    cg_gemm_nt(nB, nH, nH, args->d_z_bar, nH, args->u_z, nH, d_h_prev_1_d_z_bar_rows, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_z_bar, nH, args->u_z, nH, d_h_prev_1_d_z_bar_rows, nH, 1);
 
     /* d_x += d_r_bar @ w_r.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_r_bar, nH, args->w_r, nH, args->d_x, nI, 1);
@@ -416,10 +416,10 @@ int CELLGEN_NAME(gru_reset_before_weight_gradients)(int64_t nB, int64_t nI, int6
     }
 
     /* x_w_r_h_prev = x @ w_r */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_r, nH, x_w_r_h_prev_rows, nH, 0);
+    if (args->d_u_n) cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_r, nH, x_w_r_h_prev_rows, nH, 0);
 
     /* x_w_r_h_prev += h_prev @ u_r */
-    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_r, nH, x_w_r_h_prev_rows, nH, 1);
+    if (args->d_u_n) cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_r, nH, x_w_r_h_prev_rows, nH, 1);
 
     /* d_w_n = x.T @ d_n_bar */
     if (args->d_w_n) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_n_bar, nH, args->d_w_n, nH, 0);
@@ -439,20 +439,23 @@ int CELLGEN_NAME(gru_reset_before_weight_gradients)(int64_t nB, int64_t nI, int6
     /* r_bar = b_r + x_w_r_h_prev
      * r = sigmoid(r_bar)
      * h_prev_r = h_prev * r */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *h_prev_row = args->h_prev + row * nH;
-        const real *b_r_row = args->b_r;
-        const real *x_w_r_h_prev_row = x_w_r_h_prev_rows + row * nH;
-        real *h_prev_r_row = h_prev_r_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real h_prev = h_prev_row[unit];
-            const real b_r = b_r_row[unit];
-            const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
-            const real r_bar = b_r + x_w_r_h_prev;
-            const real r = cg_sigmoid(r_bar);
-            h_prev_r_row[unit] = h_prev * r;
+    if (args->d_u_n) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *h_prev_row = args->h_prev + row * nH;
+            const real *b_r_row = args->b_r;
+            const real *x_w_r_h_prev_row = x_w_r_h_prev_rows + row * nH;
+            real *h_prev_r_row = h_prev_r_rows + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real h_prev = h_prev_row[unit];
+                const real b_r = b_r_row[unit];
+                const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
+                const real r_bar = b_r + x_w_r_h_prev;
+                const real r = cg_sigmoid(r_bar);
+                h_prev_r_row[unit] = h_prev * r;
+            }
         }
+
     }
 
     /* d_u_n = h_prev_r.T @ d_n_bar */

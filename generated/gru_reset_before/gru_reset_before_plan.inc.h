@@ -260,15 +260,15 @@ static const cellgen_kept CELLGEN_NAME(gru_reset_before_sequence_backward_kept)[
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(gru_reset_before_sequence_backward_totals)[] = {
-    {16, -1, 1, 1, 0, 23}, /* 0 d_w_z */
-    {17, -1, 2, 1, 0, 24}, /* 1 d_u_z */
-    {18, -1, 0, 0, 0, 25}, /* 2 d_b_z */
-    {19, -1, 1, 1, 0, 26}, /* 3 d_w_r */
-    {20, -1, 2, 1, 0, 27}, /* 4 d_u_r */
-    {21, -1, 0, 0, 0, 28}, /* 5 d_b_r */
-    {22, -1, 1, 1, 0, 29}, /* 6 d_w_n */
-    {23, -1, 2, 1, 0, 30}, /* 7 d_u_n */
-    {24, -1, 0, 0, 0, 31}, /* 8 d_b_n */
+    {16, -1, 1, 1, 0, 23, 0, 0}, /* 0 d_w_z */
+    {17, -1, 2, 1, 0, 24, 0, 0}, /* 1 d_u_z */
+    {18, -1, 0, 0, 0, 25, 0, 0}, /* 2 d_b_z */
+    {19, -1, 1, 1, 0, 26, 0, 0}, /* 3 d_w_r */
+    {20, -1, 2, 1, 0, 27, 0, 0}, /* 4 d_u_r */
+    {21, -1, 0, 0, 0, 28, 0, 0}, /* 5 d_b_r */
+    {22, -1, 1, 1, 0, 29, 0, 0}, /* 6 d_w_n */
+    {23, -1, 2, 1, 0, 30, 0, 0}, /* 7 d_u_n */
+    {24, -1, 0, 0, 0, 31, 0, 0}, /* 8 d_b_n */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(gru_reset_before_sequence_backward_sums)[] = {
@@ -369,6 +369,8 @@ static const cg_stage CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_st
 };
 /* places */
 static const int16_t CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_1_uses)[] = {3, 4, 5, 6, 7, 8, 0, 1, 2,};
+/* members */
+static const int16_t CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_1_wants)[] = {24, 21, 18, 23,};
 /* places */
 static const int16_t CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_2_uses)[] = {8, 3, 9, 6, 4, 5, 10, 11, 12, 13, 14, 15,};
 /* use, offset, rows, head_step, packed_after */
@@ -438,7 +440,7 @@ static const cg_stage CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_s
         0, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_1), /* equations */
         9, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 4, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },

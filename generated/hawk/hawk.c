@@ -650,21 +650,24 @@ int CELLGEN_NAME(hawk_weight_gradients)(int64_t nB, int64_t nI, int64_t nR, int6
     }
 
     /* d_y_copy = d_y */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_y_row = d_y_rows + row * d_y_stride;
-        real *d_y_copy_row = d_y_copy_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_y = d_y_row[unit];
-            d_y_copy_row[unit] = d_y;
+    if (args->d_w_y) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_y_row = d_y_rows + row * d_y_stride;
+            real *d_y_copy_row = d_y_copy_rows + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_y = d_y_row[unit];
+                d_y_copy_row[unit] = d_y;
+            }
         }
+
     }
 
     /* c_w_a = c @ w_a */
-    cg_gemm_nn(nB, nR, nR, c_rows, nR, args->w_a, nR, c_w_a_rows, nR, 0);
+    if (args->d_lam || args->d_w_y) cg_gemm_nn(nB, nR, nR, c_rows, nR, args->w_a, nR, c_w_a_rows, nR, 0);
 
     /* x_w_g = x @ w_g */
-    cg_gemm_nn(nB, nR, nI, args->x, nI, args->w_g, nR, x_w_g_rows, nR, 0);
+    if (args->d_lam || args->d_w_y) cg_gemm_nn(nB, nR, nI, args->x, nI, args->w_g, nR, x_w_g_rows, nR, 0);
 
     /* d_w_x = c.T @ d_i_pre */
     if (args->d_w_x) cg_gemm_tn(nR, nR, nB, c_rows, nR, args->d_i_pre, nR, args->d_w_x, nR, 0);
@@ -681,7 +684,7 @@ int CELLGEN_NAME(hawk_weight_gradients)(int64_t nB, int64_t nI, int64_t nR, int6
     /* r = sigmoid(b_a + c_w_a)
      * h_x_w_g_erf_erf_pre = 0.5 * h * (erf(0.7071067811865476 * x_w_g) + 1) * x_w_g
      * d_softplus_lam = sum(d_softplus_lam_terms -> (R,)) */
-    {
+    if (args->d_lam || args->d_w_y) {
         real *d_softplus_lam_row = d_softplus_lam_rows;
         for (int64_t unit = 0; unit < nR; ++unit) d_softplus_lam_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -1236,16 +1239,19 @@ static void CELLGEN_NAME(hawk_sequence_backward_epilogue)(const cg_frame *frame)
     const CELLGEN_NAME(hawk_sequence_backward_args) *const args = (const CELLGEN_NAME(hawk_sequence_backward_args) *)frame->args;
     (void)args;
     /* d_lam = d_softplus_lam * sigmoid(lam) */
-    {
-        const real *d_softplus_lam_row = frame->memory[38];
-        const real *lam_row = args->lam;
-        real *d_lam_row = args->d_lam;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nR; ++unit) {
-            const real d_softplus_lam = d_softplus_lam_row[unit];
-            const real lam = lam_row[unit];
-            d_lam_row[unit] = d_softplus_lam * cg_sigmoid(lam);
+    if (args->d_lam) {
+        {
+            const real *d_softplus_lam_row = frame->memory[38];
+            const real *lam_row = args->lam;
+            real *d_lam_row = args->d_lam;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nR; ++unit) {
+                const real d_softplus_lam = d_softplus_lam_row[unit];
+                const real lam = lam_row[unit];
+                d_lam_row[unit] = d_softplus_lam * cg_sigmoid(lam);
+            }
         }
+
     }
 
 }

@@ -231,7 +231,7 @@ typedef struct {
     CELLGEN_MEMBER float *d_w_u;                /* (I, R), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_g;                /* (I, R), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_y;                /* (R, H), NULL: not wanted */
-    CELLGEN_MEMBER float *d_lam;                /* (R) */
+    CELLGEN_MEMBER float *d_lam;                /* (R), NULL: not wanted */
     CELLGEN_MEMBER float *d_k_0;                /* (R), NULL: not wanted */
     CELLGEN_MEMBER float *d_k_1;                /* (R), NULL: not wanted */
     CELLGEN_MEMBER float *d_k_2;                /* (R), NULL: not wanted */
@@ -464,7 +464,7 @@ typedef struct {
     CELLGEN_MEMBER double *d_w_u;               /* (I, R), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_g;               /* (I, R), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_y;               /* (R, H), NULL: not wanted */
-    CELLGEN_MEMBER double *d_lam;               /* (R) */
+    CELLGEN_MEMBER double *d_lam;               /* (R), NULL: not wanted */
     CELLGEN_MEMBER double *d_k_0;               /* (R), NULL: not wanted */
     CELLGEN_MEMBER double *d_k_1;               /* (R), NULL: not wanted */
     CELLGEN_MEMBER double *d_k_2;               /* (R), NULL: not wanted */

@@ -285,7 +285,7 @@ static const cellgen_member CELLGEN_NAME(hawk_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 1}, /* 37 d_w_u */
     {CELLGEN_SUMMED, 1}, /* 38 d_w_g */
     {CELLGEN_SUMMED, 2}, /* 39 d_w_y */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 0}, /* 40 d_lam */
+    {CELLGEN_SUMMED, 0}, /* 40 d_lam */
     {CELLGEN_SUMMED, 0}, /* 41 d_k_0 */
     {CELLGEN_SUMMED, 0}, /* 42 d_k_1 */
     {CELLGEN_SUMMED, 0}, /* 43 d_k_2 */
@@ -398,21 +398,23 @@ static const cellgen_kept CELLGEN_NAME(hawk_sequence_backward_kept)[] = {
     {23, 0, -1}, /* 6 d_c_time */
     {24, 0, -1}, /* 7 d_u_1_total_time */
 };
+/* members */
+static const int16_t CELLGEN_NAME(hawk_sequence_backward_total_d_softplus_lam_wants)[] = {40,};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(hawk_sequence_backward_totals)[] = {
-    {37, -1, 1, 1, 0, 55}, /* 0 d_w_u */
-    {38, -1, 1, 1, 0, 56}, /* 1 d_w_g */
-    {39, -1, 2, 1, 0, 57}, /* 2 d_w_y */
-    {41, -1, 0, 0, 0, 58}, /* 3 d_k_0 */
-    {42, -1, 0, 0, 0, 59}, /* 4 d_k_1 */
-    {43, -1, 0, 0, 0, 60}, /* 5 d_k_2 */
-    {44, -1, 0, 0, 0, 61}, /* 6 d_k_3 */
-    {45, -1, 0, 0, 0, 62}, /* 7 d_b */
-    {46, -1, 3, 1, 0, 63}, /* 8 d_w_a */
-    {47, -1, 3, 1, 0, 64}, /* 9 d_w_x */
-    {48, -1, 0, 0, 0, 65}, /* 10 d_b_a */
-    {49, -1, 0, 0, 0, 66}, /* 11 d_b_x */
-    {-1, 38, 0, 0, 0, -1}, /* 12 total_d_softplus_lam */
+    {37, -1, 1, 1, 0, 55, 0, 0}, /* 0 d_w_u */
+    {38, -1, 1, 1, 0, 56, 0, 0}, /* 1 d_w_g */
+    {39, -1, 2, 1, 0, 57, 0, 0}, /* 2 d_w_y */
+    {41, -1, 0, 0, 0, 58, 0, 0}, /* 3 d_k_0 */
+    {42, -1, 0, 0, 0, 59, 0, 0}, /* 4 d_k_1 */
+    {43, -1, 0, 0, 0, 60, 0, 0}, /* 5 d_k_2 */
+    {44, -1, 0, 0, 0, 61, 0, 0}, /* 6 d_k_3 */
+    {45, -1, 0, 0, 0, 62, 0, 0}, /* 7 d_b */
+    {46, -1, 3, 1, 0, 63, 0, 0}, /* 8 d_w_a */
+    {47, -1, 3, 1, 0, 64, 0, 0}, /* 9 d_w_x */
+    {48, -1, 0, 0, 0, 65, 0, 0}, /* 10 d_b_a */
+    {49, -1, 0, 0, 0, 66, 0, 0}, /* 11 d_b_x */
+    {-1, 38, 0, 0, 0, -1, 1, CELLGEN_NAME(hawk_sequence_backward_total_d_softplus_lam_wants)}, /* 12 total_d_softplus_lam */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(hawk_sequence_backward_sums)[] = {
@@ -581,6 +583,8 @@ static const cg_stage CELLGEN_NAME(hawk_sequence_backward_reverse_stages)[] = {
 static const int16_t CELLGEN_NAME(hawk_sequence_backward_deferred_1_uses)[] = {0, 1,};
 /* places */
 static const int16_t CELLGEN_NAME(hawk_sequence_backward_deferred_2_uses)[] = {10, 11, 12, 13, 14, 15, 16, 17, 2, 3, 4, 5, 6, 7, 8, 9,};
+/* members */
+static const int16_t CELLGEN_NAME(hawk_sequence_backward_deferred_2_wants)[] = {45, 48, 49, 41, 42, 43, 44, 40,};
 /* places */
 static const int16_t CELLGEN_NAME(hawk_sequence_backward_deferred_3_uses)[] = {18, 11, 12, 19, 1, 20, 21, 22, 23, 24, 25, 26, 27,};
 /* use, offset, rows, head_step, packed_after */
@@ -670,7 +674,7 @@ static const cg_stage CELLGEN_NAME(hawk_sequence_backward_deferred_stages)[] = {
         0, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(hawk_sequence_backward_deferred_2), /* equations */
         16, CELLGEN_NAME(hawk_sequence_backward_deferred_2_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 8, CELLGEN_NAME(hawk_sequence_backward_deferred_2_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -972,7 +976,7 @@ static const cellgen_value hawk_sequence_backward_values[] = {
     {"d_w_u", "w_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {hawk_axes + 1, hawk_axes + 2}},
     {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {hawk_axes + 1, hawk_axes + 2}},
     {"d_w_y", "w_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {hawk_axes + 2, hawk_axes + 3}},
-    {"d_lam", "lam", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {hawk_axes + 2}},
+    {"d_lam", "lam", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {hawk_axes + 2}},
     {"d_k_0", "k_0", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {hawk_axes + 2}},
     {"d_k_1", "k_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {hawk_axes + 2}},
     {"d_k_2", "k_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {hawk_axes + 2}},

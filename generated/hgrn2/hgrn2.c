@@ -456,18 +456,21 @@ int CELLGEN_NAME(hgrn2_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
     workspace += CELLGEN_BYTES(nN * nK);
 
     /* low = sigmoid(b_l) */
-    for (int64_t row = 0; row < nN; ++row) {
-        const real *b_l_row = args->b_l + row * nK;
-        real *low_row = low_rows + row * nK;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nK; ++unit) {
-            const real b_l = b_l_row[unit];
-            low_row[unit] = cg_sigmoid(b_l);
+    if (args->d_b_l) {
+        for (int64_t row = 0; row < nN; ++row) {
+            const real *b_l_row = args->b_l + row * nK;
+            real *low_row = low_rows + row * nK;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nK; ++unit) {
+                const real b_l = b_l_row[unit];
+                low_row[unit] = cg_sigmoid(b_l);
+            }
         }
+
     }
 
     /* x_w_f = x @ w_f */
-    cg_gemm_nn(nB, nK * nN, nI, args->x, nI, args->w_f, nK * nN, x_w_f_rows, nK * nN, 0);
+    if (args->d_b_l) cg_gemm_nn(nB, nK * nN, nI, args->x, nI, args->w_f, nK * nN, x_w_f_rows, nK * nN, 0);
 
     /* d_w_i = x.T @ d_i */
     if (args->d_w_i) cg_gemm_tn(nI, nD * nN, nB, args->x, nI, args->d_i, nD * nN, args->d_w_i, nD * nN, 0);
@@ -479,7 +482,7 @@ int CELLGEN_NAME(hgrn2_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
     if (args->d_w_o) cg_gemm_tn(nI, nK * nN, nB, args->x, nI, args->d_x_w_o, nK * nN, args->d_w_o, nK * nN, 0);
 
     /* d_low = sum(d_low_terms -> (N, K)) */
-    {
+    if (args->d_b_l) {
         real *d_low_row = d_low_rows;
         for (int64_t unit = 0; unit < nN * nK; ++unit) d_low_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -954,16 +957,19 @@ static void CELLGEN_NAME(hgrn2_sequence_backward_epilogue)(const cg_frame *frame
     const CELLGEN_NAME(hgrn2_sequence_backward_args) *const args = (const CELLGEN_NAME(hgrn2_sequence_backward_args) *)frame->args;
     (void)args;
     /* d_b_l = d_low * (1 - low) * low */
-    for (int64_t row = 0; row < nN; ++row) {
-        const real *d_low_row = frame->memory[18] + row * nK;
-        const real *low_row = frame->memory[0] + row * nK;
-        real *d_b_l_row = args->d_b_l + row * nK;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nK; ++unit) {
-            const real d_low = d_low_row[unit];
-            const real low = low_row[unit];
-            d_b_l_row[unit] = d_low * (1 - low) * low;
+    if (args->d_b_l) {
+        for (int64_t row = 0; row < nN; ++row) {
+            const real *d_low_row = frame->memory[18] + row * nK;
+            const real *low_row = frame->memory[0] + row * nK;
+            real *d_b_l_row = args->d_b_l + row * nK;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nK; ++unit) {
+                const real d_low = d_low_row[unit];
+                const real low = low_row[unit];
+                d_b_l_row[unit] = d_low * (1 - low) * low;
+            }
         }
+
     }
 
 }

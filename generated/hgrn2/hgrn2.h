@@ -128,7 +128,7 @@ typedef struct {
     CELLGEN_MEMBER float *d_w_o;                /* (I, N, K), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_f;                /* (I, N, K), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_i;                /* (I, N, D), NULL: not wanted */
-    CELLGEN_MEMBER float *d_b_l;                /* (N, K) */
+    CELLGEN_MEMBER float *d_b_l;                /* (N, K), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -252,7 +252,7 @@ typedef struct {
     CELLGEN_MEMBER double *d_w_o;               /* (I, N, K), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_f;               /* (I, N, K), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_i;               /* (I, N, D), NULL: not wanted */
-    CELLGEN_MEMBER double *d_b_l;               /* (N, K) */
+    CELLGEN_MEMBER double *d_b_l;               /* (N, K), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */

@@ -198,7 +198,7 @@ static const cellgen_member CELLGEN_NAME(hgrn2_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 3}, /* 15 d_w_o */
     {CELLGEN_SUMMED, 3}, /* 16 d_w_f */
     {CELLGEN_SUMMED, 4}, /* 17 d_w_i */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 1}, /* 18 d_b_l */
+    {CELLGEN_SUMMED, 1}, /* 18 d_b_l */
 };
 /* member, width, strides, flags, stage, later, only, rows */
 static const cellgen_series_row CELLGEN_NAME(hgrn2_sequence_backward_over_time)[] = {
@@ -249,12 +249,14 @@ static const cellgen_kept CELLGEN_NAME(hgrn2_sequence_backward_kept)[] = {
     {11, 1, -1}, /* 2 d_x_w_f_time */
     {12, 1, -1}, /* 3 d_x_w_o_time */
 };
+/* members */
+static const int16_t CELLGEN_NAME(hgrn2_sequence_backward_total_d_low_wants)[] = {18,};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(hgrn2_sequence_backward_totals)[] = {
-    {15, -1, 3, 1, 0, 24}, /* 0 d_w_o */
-    {16, -1, 3, 1, 0, 25}, /* 1 d_w_f */
-    {17, -1, 4, 1, 0, 26}, /* 2 d_w_i */
-    {-1, 18, 1, 0, 0, -1}, /* 3 total_d_low */
+    {15, -1, 3, 1, 0, 24, 0, 0}, /* 0 d_w_o */
+    {16, -1, 3, 1, 0, 25, 0, 0}, /* 1 d_w_f */
+    {17, -1, 4, 1, 0, 26, 0, 0}, /* 2 d_w_i */
+    {-1, 18, 1, 0, 0, -1, 1, CELLGEN_NAME(hgrn2_sequence_backward_total_d_low_wants)}, /* 3 total_d_low */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(hgrn2_sequence_backward_sums)[] = {{-1, 18, 1, 13}, /* 0 total_d_low */};
@@ -311,6 +313,8 @@ static const cg_stage CELLGEN_NAME(hgrn2_sequence_backward_reverse_stages)[] = {
 };
 /* places */
 static const int16_t CELLGEN_NAME(hgrn2_sequence_backward_deferred_1_uses)[] = {1, 0,};
+/* members */
+static const int16_t CELLGEN_NAME(hgrn2_sequence_backward_deferred_1_wants)[] = {18,};
 /* places */
 static const int16_t CELLGEN_NAME(hgrn2_sequence_backward_deferred_2_uses)[] = {2, 3, 4, 5, 6, 7, 8,};
 /* use, offset, rows, head_step, packed_after */
@@ -366,7 +370,7 @@ static const cg_stage CELLGEN_NAME(hgrn2_sequence_backward_deferred_stages)[] = 
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(hgrn2_sequence_backward_deferred_1), /* equations */
         2, CELLGEN_NAME(hgrn2_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 1, CELLGEN_NAME(hgrn2_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -567,7 +571,7 @@ static const cellgen_value hgrn2_sequence_backward_values[] = {
     {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {hgrn2_axes + 1, hgrn2_axes + 2, hgrn2_axes + 3}},
     {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {hgrn2_axes + 1, hgrn2_axes + 2, hgrn2_axes + 3}},
     {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {hgrn2_axes + 1, hgrn2_axes + 2, hgrn2_axes + 4}},
-    {"d_b_l", "b_l", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {hgrn2_axes + 2, hgrn2_axes + 3}},
+    {"d_b_l", "b_l", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {hgrn2_axes + 2, hgrn2_axes + 3}},
 };
 static const int64_t hgrn2_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */

@@ -179,6 +179,8 @@ typedef struct {
 typedef struct {
     int16_t member, memory, count; /* where the total lies; one of both */
     int16_t begun, is_batched, own; /* `own`: memory of a row block in place of the caller's */
+    int16_t wants;                  /* members of which one at least must be there, else it is not formed; 0: always */
+    const int16_t *want;
 } cellgen_total;
 typedef struct {
     int16_t member, memory, count, groups;

@@ -14,6 +14,8 @@ CELLGEN_STATIC int cg_begin(cg_row_block *b, const cellgen_options *options, con
                                             b->at.validity, b->at.resets, b->at.before);
         if (bad) return bad;
     }
+    for (int i = 0; i < f->totals; ++i) /* a sum that leads to nothing wanted has no memory */
+        if (!cg_is_any_there(b, f->total[i].wants, f->total[i].want)) b->at.memory[f->total[i].memory] = 0;
     if (f->zeros != CELLGEN_NONE) cg_copy_row(b->at.zeros, 0, cg_length(b, f->zeros));
     cg_aim(b, options, plan);
     return CELLGEN_OK;

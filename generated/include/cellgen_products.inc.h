@@ -15,12 +15,11 @@ CELLGEN_STATIC void cg_find_outers(const cg_row_block *b, const cg_stage *stage,
                                    int64_t part, int64_t parts, cg_outers *found)
 {
     const int64_t depth = cg_product_depth(b);
-    int of_left[CELLGEN_USES_MAX];
+    int of_left[CELLGEN_USES_MAX], of_right[CELLGEN_USES_MAX];
 #define CELLGEN_OPERAND(row)                                                            \
     (frame->at[(row)->use].rows + ((row)->offset == CELLGEN_NONE ? 0 : cg_length(b, (row)->offset)) + \
      ((row)->head_step == CELLGEN_NONE ? 0 : head * cg_length(b, (row)->head_step)))
-    found->lefts = found->outers = 0;
-    found->rights = stage->rights;
+    found->lefts = found->rights = found->outers = 0;
     for (int i = 0; i < stage->lefts; ++i) {
         const cellgen_left_row *row = stage->left + i;
         int is_read = 0;
@@ -38,13 +37,18 @@ CELLGEN_STATIC void cg_find_outers(const cg_row_block *b, const cg_stage *stage,
     }
     for (int i = 0; i < stage->rights; ++i) {
         const cellgen_right_row *row = stage->right + i;
+        int is_read = 0;
+        for (int k = 0; k < stage->outers; ++k)
+            is_read |= stage->outer[k].right == i && frame->at[stage->outer[k].use].rows;
+        of_right[i] = found->rights;
+        if (!is_read) continue;
         const cg_right right = {cg_length(b, row->columns), CELLGEN_OPERAND(row), frame->at[row->use].row};
-        found->right[i] = right;
+        found->right[found->rights++] = right;
     }
     for (int i = 0; i < stage->outers; ++i) {
         const cellgen_outer_row *row = stage->outer + i;
         if (!frame->at[row->use].rows) continue;
-        const cg_outer outer = {of_left[row->left], row->right, CELLGEN_OPERAND(row), cg_length(b, row->stride),
+        const cg_outer outer = {of_left[row->left], of_right[row->right], CELLGEN_OPERAND(row), cg_length(b, row->stride),
                                 row->begins ? onto : 1};
         found->outer[found->outers++] = outer;
     }

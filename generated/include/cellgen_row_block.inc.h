@@ -74,6 +74,14 @@ CELLGEN_INLINE real *cg_either(const cg_row_block *b, int member, int memory)
     return member != CELLGEN_NONE ? cg_member(b, member) : b->at.memory[memory];
 }
 
+/* Whether the caller wants something of what a stage or a sum is for; that of 0 members is always wanted. */
+CELLGEN_INLINE int cg_is_any_there(const cg_row_block *b, int members, const int16_t *member)
+{
+    int found = members == 0;
+    for (int i = 0; i < members; ++i) found |= cg_member(b, member[i]) != 0;
+    return found;
+}
+
 CELLGEN_INLINE int64_t cg_slot_vectors(int slots)
 {
     return CELLGEN_SLOT_VECTORS(slots);

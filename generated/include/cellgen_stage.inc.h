@@ -45,21 +45,13 @@ CELLGEN_INLINE cg_block cg_block_at(const cg_blocks *own, int64_t step, int64_t 
 
 #include "cellgen_products.inc.h"
 
-/* Whether the caller wants what a stage is for. */
-CELLGEN_INLINE int cg_is_wanted(const cg_row_block *b, const cg_stage *stage)
-{
-    int found = stage->wants == 0;
-    for (int i = 0; i < stage->wants; ++i) found |= cg_member(b, stage->want[i]) != 0;
-    return found;
-}
-
 /* One stage for rows row_begin <= row < row_end of a step, or of many, and a partition of the units. */
 CELLGEN_OUTLINE void cg_run_stage(const cg_row_block *b, int number, const cg_stage *stage, int64_t step,
                                   int64_t row_begin, int64_t row_end, int64_t part, int64_t parts)
 {
     const cg_part *const own = b->f->part + number;
     cg_rows at[CELLGEN_USES_MAX];
-    if (!cg_is_wanted(b, stage)) return;
+    if (!cg_is_any_there(b, stage->wants, stage->want)) return;
     for (int i = 0; i < stage->uses; ++i) {
         const int place = stage->use[i];
         at[i] = cg_rows_at(b->at.walks[number] + place, step);
@@ -88,7 +80,7 @@ CELLGEN_STATIC void cg_pack_panels(const cg_row_block *b, int number, int64_t th
     int64_t turn = 0;
     for (int s = 0; s < part->stages; ++s) {
         const cg_stage *const stage = part->stage + s;
-        if (!all && !cg_is_wanted(b, stage)) continue;
+        if (!all && !cg_is_any_there(b, stage->wants, stage->want)) continue;
         for (int r = 0; r < stage->runs; ++r) {
             const cellgen_run *const run = stage->run + r;
             const int64_t inner = cg_length(b, run->inner), units = cg_length(b, stage->units);

@@ -245,9 +245,10 @@ CELLGEN_STATIC void cg_deferred(const cg_row_block *b, int64_t step, int64_t ste
     const int64_t rows = steps * b->shape.B, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
     const int64_t first = step * b->shape.B, ring = cellgen_sum_groups(b->shape.chunk_rows);
     for (int i = 0; i < f->sums; ++i)
-        cg_clear_sums(b->at.memory[f->sum[i].groups], cg_length(b, f->sum[i].count), ring,
-                      first + cellgen_partition_rows(first, rows, thread, threads),
-                      first + cellgen_partition_rows(first, rows, thread + 1, threads), b->shape.T * b->shape.B);
+        if (cg_either(b, f->sum[i].member, f->sum[i].memory))
+            cg_clear_sums(b->at.memory[f->sum[i].groups], cg_length(b, f->sum[i].count), ring,
+                          first + cellgen_partition_rows(first, rows, thread, threads),
+                          first + cellgen_partition_rows(first, rows, thread + 1, threads), b->shape.T * b->shape.B);
     if (b->modes.gather) {
         cg_gather(b, step, begin, end);
         cellgen_team_barrier(b->team, thread);

@@ -221,9 +221,9 @@ static const cellgen_memory CELLGEN_NAME(izhikevich_sequence_backward_memory)[] 
 static const cellgen_kept CELLGEN_NAME(izhikevich_sequence_backward_kept)[] = {{0, 0, -1}, /* 0 d_current_time */};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(izhikevich_sequence_backward_totals)[] = {
-    {21, -1, 1, 1, 0, 12}, /* 0 d_w */
-    {22, -1, 2, 1, 0, 13}, /* 1 d_u */
-    {23, -1, 0, 0, 0, 14}, /* 2 d_b_in */
+    {21, -1, 1, 1, 0, 12, 0, 0}, /* 0 d_w */
+    {22, -1, 2, 1, 0, 13, 0, 0}, /* 1 d_u */
+    {23, -1, 0, 0, 0, 14, 0, 0}, /* 2 d_b_in */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(izhikevich_sequence_backward_sums)[] = {{23, -1, 0, 3}, /* 0 d_b_in */};

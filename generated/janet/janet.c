@@ -211,10 +211,10 @@ int CELLGEN_NAME(janet_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev_1_d_f_bar = d_n_pre @ u_n.T */
-    cg_gemm_nt(nB, nH, nH, args->d_n_pre, nH, args->u_n, nH, d_h_prev_1_d_f_bar_rows, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_n_pre, nH, args->u_n, nH, d_h_prev_1_d_f_bar_rows, nH, 0);
 
     /* d_h_prev_1_d_f_bar += d_f_bar @ u_f.T */
-    cg_gemm_nt(nB, nH, nH, args->d_f_bar, nH, args->u_f, nH, d_h_prev_1_d_f_bar_rows, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_f_bar, nH, args->u_f, nH, d_h_prev_1_d_f_bar_rows, nH, 1);
 
     /* d_x = d_n_pre @ w_n.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_n_pre, nH, args->w_n, nH, args->d_x, nI, 0);

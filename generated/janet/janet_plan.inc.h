@@ -198,12 +198,12 @@ static const cellgen_kept CELLGEN_NAME(janet_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(janet_sequence_backward_totals)[] = {
-    {14, -1, 1, 1, 0, 15}, /* 0 d_w_f */
-    {15, -1, 2, 1, 0, 16}, /* 1 d_u_f */
-    {16, -1, 0, 0, 0, 17}, /* 2 d_b_f */
-    {17, -1, 1, 1, 0, 18}, /* 3 d_w_n */
-    {18, -1, 2, 1, 0, 19}, /* 4 d_u_n */
-    {19, -1, 0, 0, 0, 20}, /* 5 d_b_n */
+    {14, -1, 1, 1, 0, 15, 0, 0}, /* 0 d_w_f */
+    {15, -1, 2, 1, 0, 16, 0, 0}, /* 1 d_u_f */
+    {16, -1, 0, 0, 0, 17, 0, 0}, /* 2 d_b_f */
+    {17, -1, 1, 1, 0, 18, 0, 0}, /* 3 d_w_n */
+    {18, -1, 2, 1, 0, 19, 0, 0}, /* 4 d_u_n */
+    {19, -1, 0, 0, 0, 20, 0, 0}, /* 5 d_b_n */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(janet_sequence_backward_sums)[] = {

@@ -161,7 +161,7 @@ typedef struct {
     CELLGEN_MEMBER float *d_w_a;                /* (I, N, K), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_v;                /* (I, N, D), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_b;                /* (I, N, 1), NULL: not wanted */
-    CELLGEN_MEMBER float *d_a_log;              /* (N, 1) */
+    CELLGEN_MEMBER float *d_a_log;              /* (N, 1), NULL: not wanted */
     CELLGEN_MEMBER float *d_b_a;                /* (N, K), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -317,7 +317,7 @@ typedef struct {
     CELLGEN_MEMBER double *d_w_a;               /* (I, N, K), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_v;               /* (I, N, D), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_b;               /* (I, N, 1), NULL: not wanted */
-    CELLGEN_MEMBER double *d_a_log;             /* (N, 1) */
+    CELLGEN_MEMBER double *d_a_log;             /* (N, 1), NULL: not wanted */
     CELLGEN_MEMBER double *d_b_a;               /* (N, K), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */

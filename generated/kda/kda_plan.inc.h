@@ -290,7 +290,7 @@ static const cellgen_member CELLGEN_NAME(kda_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 4}, /* 24 d_w_a */
     {CELLGEN_SUMMED, 5}, /* 25 d_w_v */
     {CELLGEN_SUMMED, 6}, /* 26 d_w_b */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2}, /* 27 d_a_log */
+    {CELLGEN_SUMMED, 2}, /* 27 d_a_log */
     {CELLGEN_SUMMED, 1}, /* 28 d_b_a */
 };
 /* member, width, strides, flags, stage, later, only, rows */
@@ -378,15 +378,17 @@ static const cellgen_kept CELLGEN_NAME(kda_sequence_backward_kept)[] = {
     {19, 1, -1}, /* 6 d_softplus_pre_time */
     {15, 3, -1}, /* 7 d_x_w_v_time */
 };
+/* members */
+static const int16_t CELLGEN_NAME(kda_sequence_backward_total_d_exp_a_log_units_wants)[] = {27,};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(kda_sequence_backward_totals)[] = {
-    {22, -1, 4, 1, 0, 48}, /* 0 d_w_q */
-    {23, -1, 4, 1, 0, 49}, /* 1 d_w_k */
-    {24, -1, 4, 1, 0, 50}, /* 2 d_w_a */
-    {25, -1, 5, 1, 0, 51}, /* 3 d_w_v */
-    {26, -1, 6, 1, 0, 52}, /* 4 d_w_b */
-    {28, -1, 1, 0, 0, 53}, /* 5 d_b_a */
-    {-1, 36, 1, 0, 0, -1}, /* 6 total_d_exp_a_log_units */
+    {22, -1, 4, 1, 0, 48, 0, 0}, /* 0 d_w_q */
+    {23, -1, 4, 1, 0, 49, 0, 0}, /* 1 d_w_k */
+    {24, -1, 4, 1, 0, 50, 0, 0}, /* 2 d_w_a */
+    {25, -1, 5, 1, 0, 51, 0, 0}, /* 3 d_w_v */
+    {26, -1, 6, 1, 0, 52, 0, 0}, /* 4 d_w_b */
+    {28, -1, 1, 0, 0, 53, 0, 0}, /* 5 d_b_a */
+    {-1, 36, 1, 0, 0, -1, 1, CELLGEN_NAME(kda_sequence_backward_total_d_exp_a_log_units_wants)}, /* 6 total_d_exp_a_log_units */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(kda_sequence_backward_sums)[] = {
@@ -469,10 +471,16 @@ static const cg_stage CELLGEN_NAME(kda_sequence_backward_reverse_stages)[] = {
 };
 /* places */
 static const int16_t CELLGEN_NAME(kda_sequence_backward_deferred_1_uses)[] = {2, 3, 0, 1,};
+/* members */
+static const int16_t CELLGEN_NAME(kda_sequence_backward_deferred_1_wants)[] = {27, 28,};
 /* places */
 static const int16_t CELLGEN_NAME(kda_sequence_backward_deferred_2_uses)[] = {4, 5,};
+/* members */
+static const int16_t CELLGEN_NAME(kda_sequence_backward_deferred_2_wants)[] = {26, 23, 22, 20,};
 /* places */
 static const int16_t CELLGEN_NAME(kda_sequence_backward_deferred_3_uses)[] = {6, 7, 8, 9, 10, 11, 12, 13, 14, 15,};
+/* members */
+static const int16_t CELLGEN_NAME(kda_sequence_backward_deferred_3_wants)[] = {26, 23, 22, 20,};
 /* places */
 static const int16_t CELLGEN_NAME(kda_sequence_backward_deferred_4_uses)[] = {16, 17, 3, 18, 19,};
 /* use, offset, rows, head_step, packed_after */
@@ -489,8 +497,12 @@ static const cellgen_outer_row CELLGEN_NAME(kda_sequence_backward_deferred_4_out
 };
 /* places */
 static const int16_t CELLGEN_NAME(kda_sequence_backward_deferred_5_uses)[] = {5, 14, 15, 20, 10, 13, 21, 22, 23,};
+/* members */
+static const int16_t CELLGEN_NAME(kda_sequence_backward_deferred_5_wants)[] = {26, 23, 22, 20,};
 /* places */
 static const int16_t CELLGEN_NAME(kda_sequence_backward_deferred_6_uses)[] = {6, 22, 7, 23, 8, 9, 10, 11, 12, 13, 24, 25,};
+/* members */
+static const int16_t CELLGEN_NAME(kda_sequence_backward_deferred_6_wants)[] = {23, 22, 20,};
 /* places */
 static const int16_t CELLGEN_NAME(kda_sequence_backward_deferred_7_uses)[] = {16, 21, 24, 25, 26, 27, 28,};
 /* use, offset, rows, head_step, packed_after */
@@ -570,7 +582,7 @@ static const cg_stage CELLGEN_NAME(kda_sequence_backward_deferred_stages)[] = {
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(kda_sequence_backward_deferred_1), /* equations */
         4, CELLGEN_NAME(kda_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 2, CELLGEN_NAME(kda_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -579,7 +591,7 @@ static const cg_stage CELLGEN_NAME(kda_sequence_backward_deferred_stages)[] = {
         3, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(kda_sequence_backward_deferred_2), /* equations */
         2, CELLGEN_NAME(kda_sequence_backward_deferred_2_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 4, CELLGEN_NAME(kda_sequence_backward_deferred_2_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -588,7 +600,7 @@ static const cg_stage CELLGEN_NAME(kda_sequence_backward_deferred_stages)[] = {
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(kda_sequence_backward_deferred_3), /* equations */
         10, CELLGEN_NAME(kda_sequence_backward_deferred_3_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 4, CELLGEN_NAME(kda_sequence_backward_deferred_3_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -609,7 +621,7 @@ static const cg_stage CELLGEN_NAME(kda_sequence_backward_deferred_stages)[] = {
         2, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(kda_sequence_backward_deferred_5), /* equations */
         9, CELLGEN_NAME(kda_sequence_backward_deferred_5_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 4, CELLGEN_NAME(kda_sequence_backward_deferred_5_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -618,7 +630,7 @@ static const cg_stage CELLGEN_NAME(kda_sequence_backward_deferred_stages)[] = {
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(kda_sequence_backward_deferred_6), /* equations */
         12, CELLGEN_NAME(kda_sequence_backward_deferred_6_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 3, CELLGEN_NAME(kda_sequence_backward_deferred_6_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -856,7 +868,7 @@ static const cellgen_value kda_sequence_backward_values[] = {
     {"d_w_a", "w_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {kda_axes + 1, kda_axes + 2, kda_axes + 4}},
     {"d_w_v", "w_v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {kda_axes + 1, kda_axes + 2, kda_axes + 3}},
     {"d_w_b", "w_b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {kda_axes + 1, kda_axes + 2, kda_axes + 5}},
-    {"d_a_log", "a_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {kda_axes + 2, kda_axes + 5}},
+    {"d_a_log", "a_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {kda_axes + 2, kda_axes + 5}},
     {"d_b_a", "b_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {kda_axes + 2, kda_axes + 4}},
 };
 static const int64_t kda_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};

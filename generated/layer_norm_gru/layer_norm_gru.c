@@ -782,10 +782,10 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev_1_d_hu = d_hu_n @ u_n.T */
-    cg_gemm_nt(nB, nH, nH, args->d_hu_n, nH, args->u_n, nH, d_h_prev_1_d_hu_rows, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_hu_n, nH, args->u_n, nH, d_h_prev_1_d_hu_rows, nH, 0);
 
     /* d_h_prev_1_d_hu += d_hu @ u.T */
-    cg_gemm_nt(nB, nH, 2 * nH, args->d_hu, 2 * nH, args->u, 2 * nH, d_h_prev_1_d_hu_rows, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, 2 * nH, args->d_hu, 2 * nH, args->u, 2 * nH, d_h_prev_1_d_hu_rows, nH, 1);
 
     /* d_x = d_xw_n @ w_n.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_xw_n, nH, args->w_n, nH, args->d_x, nI, 0);

@@ -433,18 +433,18 @@ static const cellgen_kept CELLGEN_NAME(layer_norm_gru_sequence_backward_kept)[] 
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(layer_norm_gru_sequence_backward_totals)[] = {
-    {31, -1, 3, 1, 0, 46}, /* 0 d_w */
-    {32, -1, 4, 1, 0, 47}, /* 1 d_u */
-    {33, -1, 5, 1, 0, 48}, /* 2 d_w_n */
-    {34, -1, 6, 1, 0, 49}, /* 3 d_u_n */
-    {35, -1, 1, 0, 0, 50}, /* 4 d_alpha1 */
-    {36, -1, 1, 0, 0, 51}, /* 5 d_alpha2 */
-    {37, -1, 0, 0, 0, 52}, /* 6 d_alpha3 */
-    {38, -1, 0, 0, 0, 53}, /* 7 d_alpha4 */
-    {39, -1, 1, 0, 0, 54}, /* 8 d_beta1 */
-    {40, -1, 1, 0, 0, 55}, /* 9 d_beta2 */
-    {41, -1, 0, 0, 0, 56}, /* 10 d_beta3 */
-    {42, -1, 0, 0, 0, 57}, /* 11 d_beta4 */
+    {31, -1, 3, 1, 0, 46, 0, 0}, /* 0 d_w */
+    {32, -1, 4, 1, 0, 47, 0, 0}, /* 1 d_u */
+    {33, -1, 5, 1, 0, 48, 0, 0}, /* 2 d_w_n */
+    {34, -1, 6, 1, 0, 49, 0, 0}, /* 3 d_u_n */
+    {35, -1, 1, 0, 0, 50, 0, 0}, /* 4 d_alpha1 */
+    {36, -1, 1, 0, 0, 51, 0, 0}, /* 5 d_alpha2 */
+    {37, -1, 0, 0, 0, 52, 0, 0}, /* 6 d_alpha3 */
+    {38, -1, 0, 0, 0, 53, 0, 0}, /* 7 d_alpha4 */
+    {39, -1, 1, 0, 0, 54, 0, 0}, /* 8 d_beta1 */
+    {40, -1, 1, 0, 0, 55, 0, 0}, /* 9 d_beta2 */
+    {41, -1, 0, 0, 0, 56, 0, 0}, /* 10 d_beta3 */
+    {42, -1, 0, 0, 0, 57, 0, 0}, /* 11 d_beta4 */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(layer_norm_gru_sequence_backward_sums)[] = {
@@ -591,8 +591,12 @@ static const cg_stage CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_stag
 };
 /* places */
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6,};
+/* members */
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1_wants)[] = {31, 33, 29,};
 /* places */
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2_uses)[] = {7, 8, 9, 10, 11, 12, 13,};
+/* members */
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2_wants)[] = {31, 33, 29,};
 /* places */
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3_uses)[] = {0, 18, 2, 19, 3, 4, 14, 15, 16, 17,};
 /* members */
@@ -617,10 +621,16 @@ static const cellgen_outer_row CELLGEN_NAME(layer_norm_gru_sequence_backward_def
 };
 /* places */
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6_uses)[] = {5, 12, 11, 4, 30, 31,};
+/* members */
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6_wants)[] = {31, 33, 29,};
 /* places */
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7_uses)[] = {0, 30, 6, 1, 2, 3, 4, 32,};
+/* members */
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7_wants)[] = {33, 29,};
 /* places */
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8_uses)[] = {7, 31, 13, 8, 9, 10, 11, 33,};
+/* members */
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8_wants)[] = {31, 29,};
 /* places */
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_uses)[] = {34, 32, 33, 35, 36,};
 /* use, offset, rows, head_step, packed_after */
@@ -700,7 +710,7 @@ static const cg_stage CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_sta
         0, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1), /* equations */
         7, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 3, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -709,7 +719,7 @@ static const cg_stage CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_sta
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2), /* equations */
         7, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 3, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -748,7 +758,7 @@ static const cg_stage CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_sta
         2, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6), /* equations */
         6, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 3, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -757,7 +767,7 @@ static const cg_stage CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_sta
         0, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7), /* equations */
         8, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 2, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -766,7 +776,7 @@ static const cg_stage CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_sta
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8), /* equations */
         8, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 2, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },

@@ -836,15 +836,18 @@ int CELLGEN_NAME(layer_norm_lstm_weight_gradients)(int64_t nB, int64_t nI, int64
     workspace += CELLGEN_BYTES(nB * 1);
 
     /* sum_c = sum(c -> (B, 1)) */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *c_row = args->c + row * nH;
-        real sum_c = 0;
-        CELLGEN_SUMS(sum_c)
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real c = c_row[unit];
-            sum_c += c;
+    if (args->d_alpha3) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *c_row = args->c + row * nH;
+            real sum_c = 0;
+            CELLGEN_SUMS(sum_c)
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real c = c_row[unit];
+                sum_c += c;
+            }
+            *(sum_c_rows + row) = sum_c;
         }
-        *(sum_c_rows + row) = sum_c;
+
     }
 
     /* d_beta3 = sum(d_tanh_pre -> (H,)) */
@@ -914,16 +917,19 @@ int CELLGEN_NAME(layer_norm_lstm_weight_gradients)(int64_t nB, int64_t nI, int64
     }
 
     /* sum_c_sum_c = sum(c_sum_c -> (B, 1)) */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *c_row = args->c + row * nH;
-        const real sum_c = *(sum_c_rows + row);
-        real sum_c_sum_c = 0;
-        CELLGEN_SUMS(sum_c_sum_c)
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real c = c_row[unit];
-            sum_c_sum_c += (c - sum_c / (real)nH) * (c - sum_c / (real)nH);
+    if (args->d_alpha3) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *c_row = args->c + row * nH;
+            const real sum_c = *(sum_c_rows + row);
+            real sum_c_sum_c = 0;
+            CELLGEN_SUMS(sum_c_sum_c)
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real c = c_row[unit];
+                sum_c_sum_c += (c - sum_c / (real)nH) * (c - sum_c / (real)nH);
+            }
+            *(sum_c_sum_c_rows + row) = sum_c_sum_c;
         }
-        *(sum_c_sum_c_rows + row) = sum_c_sum_c;
+
     }
 
     /* sum_hu_sum_hu = sum(hu_sum_hu -> (B, 1))

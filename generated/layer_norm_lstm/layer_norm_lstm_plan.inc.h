@@ -397,15 +397,15 @@ static const cellgen_kept CELLGEN_NAME(layer_norm_lstm_sequence_backward_kept)[]
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(layer_norm_lstm_sequence_backward_totals)[] = {
-    {30, -1, 3, 1, 0, 35}, /* 0 d_w */
-    {31, -1, 4, 1, 0, 36}, /* 1 d_u */
-    {32, -1, 1, 0, 0, 37}, /* 2 d_b */
-    {33, -1, 1, 0, 0, 38}, /* 3 d_alpha1 */
-    {34, -1, 1, 0, 0, 39}, /* 4 d_alpha2 */
-    {35, -1, 0, 0, 0, 40}, /* 5 d_alpha3 */
-    {36, -1, 1, 0, 0, 41}, /* 6 d_beta1 */
-    {37, -1, 1, 0, 0, 42}, /* 7 d_beta2 */
-    {38, -1, 0, 0, 0, 43}, /* 8 d_beta3 */
+    {30, -1, 3, 1, 0, 35, 0, 0}, /* 0 d_w */
+    {31, -1, 4, 1, 0, 36, 0, 0}, /* 1 d_u */
+    {32, -1, 1, 0, 0, 37, 0, 0}, /* 2 d_b */
+    {33, -1, 1, 0, 0, 38, 0, 0}, /* 3 d_alpha1 */
+    {34, -1, 1, 0, 0, 39, 0, 0}, /* 4 d_alpha2 */
+    {35, -1, 0, 0, 0, 40, 0, 0}, /* 5 d_alpha3 */
+    {36, -1, 1, 0, 0, 41, 0, 0}, /* 6 d_beta1 */
+    {37, -1, 1, 0, 0, 42, 0, 0}, /* 7 d_beta2 */
+    {38, -1, 0, 0, 0, 43, 0, 0}, /* 8 d_beta3 */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(layer_norm_lstm_sequence_backward_sums)[] = {
@@ -561,6 +561,8 @@ static const cg_stage CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_sta
 };
 /* places */
 static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6,};
+/* members */
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1_wants)[] = {30, 27,};
 /* places */
 static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2_uses)[] = {9, 10, 7, 8,};
 /* members */
@@ -579,8 +581,12 @@ static const cellgen_right_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_de
 static const cellgen_outer_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_outers)[] = {{0, 0, 2, -1, 1, -1, 1}, /* 0 d_u */};
 /* places */
 static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5_uses)[] = {5, 4, 20,};
+/* members */
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5_wants)[] = {30, 27,};
 /* places */
 static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6_uses)[] = {0, 20, 6, 1, 2, 3, 4, 21,};
+/* members */
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6_wants)[] = {30, 27,};
 /* places */
 static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_uses)[] = {22, 21, 23,};
 /* use, offset, rows, head_step, packed_after */
@@ -635,7 +641,7 @@ static const cg_stage CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_st
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1), /* equations */
         7, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 2, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -674,7 +680,7 @@ static const cg_stage CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_st
         2, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5), /* equations */
         3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 2, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -683,7 +689,7 @@ static const cg_stage CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_st
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6), /* equations */
         8, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 2, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },

@@ -346,13 +346,13 @@ int CELLGEN_NAME(lem_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre = d_tanh_pre @ w_z.T */
-    cg_gemm_nt(nB, nH, nH, args->d_tanh_pre, nH, args->w_z, nH, d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_2, nH, 0);
+    if (args->d_y_prev) cg_gemm_nt(nB, nH, nH, args->d_tanh_pre, nH, args->w_z, nH, d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_2, nH, 0);
 
     /* d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre += d_sigmoid_pre_2 @ w_2.T */
-    cg_gemm_nt(nB, nH, nH, args->d_sigmoid_pre_2, nH, args->w_2, nH, d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_2, nH, 1);
+    if (args->d_y_prev) cg_gemm_nt(nB, nH, nH, args->d_sigmoid_pre_2, nH, args->w_2, nH, d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_2, nH, 1);
 
     /* d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre += d_sigmoid_pre @ w_1.T */
-    cg_gemm_nt(nB, nH, nH, args->d_sigmoid_pre, nH, args->w_1, nH, d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_2, nH, 1);
+    if (args->d_y_prev) cg_gemm_nt(nB, nH, nH, args->d_sigmoid_pre, nH, args->w_1, nH, d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_2, nH, 1);
 
     /* d_x += d_tanh_pre @ v_z.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_tanh_pre, nH, args->v_z, nH, args->d_x, nI, 1);

@@ -205,10 +205,10 @@ int CELLGEN_NAME(li_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev_1_d_z_pre = d_h_prev_u_n @ u_n.T */
-    cg_gemm_nt(nB, nH, nH, args->d_h_prev_u_n, nH, args->u_n, nH, d_h_prev_1_d_z_pre_rows, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_h_prev_u_n, nH, args->u_n, nH, d_h_prev_1_d_z_pre_rows, nH, 0);
 
     /* d_h_prev_1_d_z_pre += d_z_pre @ u_z.T */
-    cg_gemm_nt(nB, nH, nH, args->d_z_pre, nH, args->u_z, nH, d_h_prev_1_d_z_pre_rows, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_z_pre, nH, args->u_z, nH, d_h_prev_1_d_z_pre_rows, nH, 1);
 
     /* d_x = d_x_w_n @ w_n.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_x_w_n, nH, args->w_n, nH, args->d_x, nI, 0);
@@ -287,10 +287,10 @@ int CELLGEN_NAME(li_gru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* x_w_n = x @ w_n */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_n, nH, x_w_n_rows, nH, 0);
+    if (args->d_b_n) cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_n, nH, x_w_n_rows, nH, 0);
 
     /* h_prev_u_n = h_prev @ u_n */
-    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_n, nH, h_prev_u_n_rows, nH, 0);
+    if (args->d_b_n) cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_n, nH, h_prev_u_n_rows, nH, 0);
 
     /* d_u_n = h_prev.T @ d_h_prev_u_n */
     if (args->d_u_n) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_h_prev_u_n, nH, args->d_u_n, nH, 0);

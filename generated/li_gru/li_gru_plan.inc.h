@@ -198,12 +198,12 @@ static const cellgen_kept CELLGEN_NAME(li_gru_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(li_gru_sequence_backward_totals)[] = {
-    {13, -1, 1, 1, 0, 17}, /* 0 d_w_z */
-    {14, -1, 2, 1, 0, 18}, /* 1 d_u_z */
-    {15, -1, 0, 0, 0, 19}, /* 2 d_b_z */
-    {16, -1, 1, 1, 0, 20}, /* 3 d_w_n */
-    {17, -1, 2, 1, 0, 21}, /* 4 d_u_n */
-    {18, -1, 0, 0, 0, 22}, /* 5 d_b_n */
+    {13, -1, 1, 1, 0, 17, 0, 0}, /* 0 d_w_z */
+    {14, -1, 2, 1, 0, 18, 0, 0}, /* 1 d_u_z */
+    {15, -1, 0, 0, 0, 19, 0, 0}, /* 2 d_b_z */
+    {16, -1, 1, 1, 0, 20, 0, 0}, /* 3 d_w_n */
+    {17, -1, 2, 1, 0, 21, 0, 0}, /* 4 d_u_n */
+    {18, -1, 0, 0, 0, 22, 0, 0}, /* 5 d_b_n */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(li_gru_sequence_backward_sums)[] = {

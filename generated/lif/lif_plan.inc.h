@@ -179,9 +179,9 @@ static const cellgen_memory CELLGEN_NAME(lif_sequence_backward_memory)[] = {
 static const cellgen_kept CELLGEN_NAME(lif_sequence_backward_kept)[] = {{0, 0, -1}, /* 0 d_v_total_time */};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(lif_sequence_backward_totals)[] = {
-    {15, -1, 1, 1, 0, 10}, /* 0 d_w */
-    {16, -1, 2, 1, 0, 11}, /* 1 d_u */
-    {17, -1, 0, 0, 0, 12}, /* 2 d_b */
+    {15, -1, 1, 1, 0, 10, 0, 0}, /* 0 d_w */
+    {16, -1, 2, 1, 0, 11, 0, 0}, /* 1 d_u */
+    {17, -1, 0, 0, 0, 12, 0, 0}, /* 2 d_b */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(lif_sequence_backward_sums)[] = {{17, -1, 0, 3}, /* 0 d_b */};

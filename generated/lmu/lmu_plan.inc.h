@@ -276,12 +276,12 @@ static const cellgen_kept CELLGEN_NAME(lmu_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(lmu_sequence_backward_totals)[] = {
-    {20, -1, 2, 1, 0, 22}, /* 0 d_e_x */
-    {21, -1, 0, 1, 0, 23}, /* 1 d_e_h */
-    {22, -1, 1, 1, 0, 24}, /* 2 d_e_m */
-    {23, -1, 3, 1, 0, 25}, /* 3 d_w_x */
-    {24, -1, 4, 1, 0, 26}, /* 4 d_w_h */
-    {25, -1, 5, 1, 0, 27}, /* 5 d_w_m */
+    {20, -1, 2, 1, 0, 22, 0, 0}, /* 0 d_e_x */
+    {21, -1, 0, 1, 0, 23, 0, 0}, /* 1 d_e_h */
+    {22, -1, 1, 1, 0, 24, 0, 0}, /* 2 d_e_m */
+    {23, -1, 3, 1, 0, 25, 0, 0}, /* 3 d_w_x */
+    {24, -1, 4, 1, 0, 26, 0, 0}, /* 4 d_w_h */
+    {25, -1, 5, 1, 0, 27, 0, 0}, /* 5 d_w_m */
 };
 /* places */
 static const int16_t CELLGEN_NAME(lmu_sequence_backward_reverse_1_uses)[] = {0, 1, 2, 3,};

@@ -315,10 +315,10 @@ int CELLGEN_NAME(lru_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_x_1_d_x_b_re = d_x_b_im @ b_im.T */
-    cg_gemm_nt(nB, nI, nH, args->d_x_b_im, nH, args->b_im, nH, d_x_1_d_x_b_re_rows, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_x_b_im, nH, args->b_im, nH, d_x_1_d_x_b_re_rows, nI, 0);
 
     /* d_x_1_d_x_b_re += d_x_b_re @ b_re.T */
-    cg_gemm_nt(nB, nI, nH, args->d_x_b_re, nH, args->b_re, nH, d_x_1_d_x_b_re_rows, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_x_b_re, nH, args->b_re, nH, d_x_1_d_x_b_re_rows, nI, 1);
 
     /* d_x = d_y * d + d_x_1_d_x_b_re */
     if (args->d_x) {
@@ -504,10 +504,10 @@ int CELLGEN_NAME(lru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* x_b_re = x @ b_re */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->b_re, nH, x_b_re_rows, nH, 0);
+    if (args->d_gamma_log) cg_gemm_nn(nB, nH, nI, args->x, nI, args->b_re, nH, x_b_re_rows, nH, 0);
 
     /* x_b_im = x @ b_im */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->b_im, nH, x_b_im_rows, nH, 0);
+    if (args->d_gamma_log) cg_gemm_nn(nB, nH, nI, args->x, nI, args->b_im, nH, x_b_im_rows, nH, 0);
 
     /* d_c_im = h_im.T @ d_h_im_c_im */
     if (args->d_c_im) cg_gemm_tn(nH, nI, nB, args->h_im, nH, args->d_h_im_c_im, nI, args->d_c_im, nI, 0);
@@ -524,7 +524,7 @@ int CELLGEN_NAME(lru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     /* d_scale_terms = d_h_im_total * x_b_im
      * d_scale_terms_2 = d_h_re_total * x_b_re
      * d_scale = sum(d_scale_terms_3 -> (H,)) */
-    {
+    if (args->d_gamma_log) {
         real *d_scale_row = d_scale_rows;
         for (int64_t unit = 0; unit < nH; ++unit) d_scale_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {

@@ -286,14 +286,14 @@ static const cellgen_kept CELLGEN_NAME(lru_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(lru_sequence_backward_totals)[] = {
-    {26, -1, 1, 1, 0, 42}, /* 0 d_b_re */
-    {27, -1, 1, 1, 0, 43}, /* 1 d_b_im */
-    {28, -1, 1, 1, 0, 44}, /* 2 d_c_re */
-    {29, -1, 1, 1, 0, 45}, /* 3 d_c_im */
-    {30, -1, 2, 0, 0, 46}, /* 4 d_d */
-    {-1, 27, 0, 0, 0, -1}, /* 5 total_d_lam_im */
-    {-1, 28, 0, 0, 0, -1}, /* 6 total_d_lam_re */
-    {-1, 29, 0, 0, 0, -1}, /* 7 total_d_scale */
+    {26, -1, 1, 1, 0, 42, 0, 0}, /* 0 d_b_re */
+    {27, -1, 1, 1, 0, 43, 0, 0}, /* 1 d_b_im */
+    {28, -1, 1, 1, 0, 44, 0, 0}, /* 2 d_c_re */
+    {29, -1, 1, 1, 0, 45, 0, 0}, /* 3 d_c_im */
+    {30, -1, 2, 0, 0, 46, 0, 0}, /* 4 d_d */
+    {-1, 27, 0, 0, 0, -1, 0, 0}, /* 5 total_d_lam_im */
+    {-1, 28, 0, 0, 0, -1, 0, 0}, /* 6 total_d_lam_re */
+    {-1, 29, 0, 0, 0, -1, 0, 0}, /* 7 total_d_scale */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(lru_sequence_backward_sums)[] = {

@@ -259,11 +259,11 @@ static const cellgen_memory CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_bac
 static const cellgen_kept CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_kept)[] = {{0, 2, -1}, /* 0 d_icfo_time */};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_totals)[] = {
-    {27, -1, 1, 1, 0, 26}, /* 0 d_w */
-    {28, -1, 0, 0, 0, 27}, /* 1 d_wci */
-    {29, -1, 0, 0, 0, 28}, /* 2 d_wcf */
-    {30, -1, 0, 0, 0, 29}, /* 3 d_wco */
-    {31, -1, 2, 0, 0, 30}, /* 4 d_b */
+    {27, -1, 1, 1, 0, 26, 0, 0}, /* 0 d_w */
+    {28, -1, 0, 0, 0, 27, 0, 0}, /* 1 d_wci */
+    {29, -1, 0, 0, 0, 28, 0, 0}, /* 2 d_wcf */
+    {30, -1, 0, 0, 0, 29, 0, 0}, /* 3 d_wco */
+    {31, -1, 2, 0, 0, 30, 0, 0}, /* 4 d_b */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_sums)[] = {

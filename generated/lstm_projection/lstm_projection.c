@@ -333,14 +333,17 @@ int CELLGEN_NAME(lstm_projection_weight_gradients)(int64_t nB, int64_t nI, int64
     const int64_t d_r_stride = args->d_r ? nP : 0;
 
     /* d_r_copy = d_r */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_r_row = d_r_rows + row * d_r_stride;
-        real *d_r_copy_row = d_r_copy_rows + row * nP;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nP; ++unit) {
-            const real d_r = d_r_row[unit];
-            d_r_copy_row[unit] = d_r;
+    if (args->d_w_p) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_r_row = d_r_rows + row * d_r_stride;
+            real *d_r_copy_row = d_r_copy_rows + row * nP;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nP; ++unit) {
+                const real d_r = d_r_row[unit];
+                d_r_copy_row[unit] = d_r;
+            }
         }
+
     }
 
     /* d_b = sum(d_b_x_w_r_prev_u -> (4*H,)) */
@@ -358,10 +361,10 @@ int CELLGEN_NAME(lstm_projection_weight_gradients)(int64_t nB, int64_t nI, int64
     }
 
     /* x_w_r_prev = x @ w */
-    cg_gemm_nn(nB, 4 * nH, nI, args->x, nI, args->w, 4 * nH, x_w_r_prev_rows, 4 * nH, 0);
+    if (args->d_w_p) cg_gemm_nn(nB, 4 * nH, nI, args->x, nI, args->w, 4 * nH, x_w_r_prev_rows, 4 * nH, 0);
 
     /* x_w_r_prev += r_prev @ u */
-    cg_gemm_nn(nB, 4 * nH, nP, args->r_prev, nP, args->u, 4 * nH, x_w_r_prev_rows, 4 * nH, 1);
+    if (args->d_w_p) cg_gemm_nn(nB, 4 * nH, nP, args->r_prev, nP, args->u, 4 * nH, x_w_r_prev_rows, 4 * nH, 1);
 
     /* d_u = r_prev.T @ d_b_x_w_r_prev_u */
     if (args->d_u) cg_gemm_tn(nP, 4 * nH, nB, args->r_prev, nP, args->d_b_x_w_r_prev_u, 4 * nH, args->d_u, 4 * nH, 0);
@@ -370,31 +373,37 @@ int CELLGEN_NAME(lstm_projection_weight_gradients)(int64_t nB, int64_t nI, int64
     if (args->d_w) cg_gemm_tn(nI, 4 * nH, nB, args->x, nI, args->d_b_x_w_r_prev_u, 4 * nH, args->d_w, 4 * nH, 0);
 
     /* b_x_w_r_prev_u = b + x_w_r_prev */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *b_row = args->b;
-        const real *x_w_r_prev_row = x_w_r_prev_rows + row * (4 * nH);
-        real *b_x_w_r_prev_u_row = b_x_w_r_prev_u_rows + row * (4 * nH);
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < 4 * nH; ++unit) {
-            const real b = b_row[unit];
-            const real x_w_r_prev = x_w_r_prev_row[unit];
-            b_x_w_r_prev_u_row[unit] = b + x_w_r_prev;
+    if (args->d_w_p) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *b_row = args->b;
+            const real *x_w_r_prev_row = x_w_r_prev_rows + row * (4 * nH);
+            real *b_x_w_r_prev_u_row = b_x_w_r_prev_u_rows + row * (4 * nH);
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < 4 * nH; ++unit) {
+                const real b = b_row[unit];
+                const real x_w_r_prev = x_w_r_prev_row[unit];
+                b_x_w_r_prev_u_row[unit] = b + x_w_r_prev;
+            }
         }
+
     }
 
     /* o = sigmoid(o_bar)
      * o_tanh_c = o * tanh(c) */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *o_bar_row = b_x_w_r_prev_u_rows + row * (4 * nH) + 3 * nH;
-        const real *c_row = args->c + row * nH;
-        real *o_tanh_c_row = o_tanh_c_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real o_bar = o_bar_row[unit];
-            const real c = c_row[unit];
-            const real o = cg_sigmoid(o_bar);
-            o_tanh_c_row[unit] = o * cg_tanh(c);
+    if (args->d_w_p) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *o_bar_row = b_x_w_r_prev_u_rows + row * (4 * nH) + 3 * nH;
+            const real *c_row = args->c + row * nH;
+            real *o_tanh_c_row = o_tanh_c_rows + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real o_bar = o_bar_row[unit];
+                const real c = c_row[unit];
+                const real o = cg_sigmoid(o_bar);
+                o_tanh_c_row[unit] = o * cg_tanh(c);
+            }
         }
+
     }
 
     /* d_w_p = o_tanh_c.T @ d_r_copy */

@@ -249,10 +249,10 @@ static const cellgen_kept CELLGEN_NAME(lstm_projection_sequence_backward_kept)[]
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(lstm_projection_sequence_backward_totals)[] = {
-    {19, -1, 2, 1, 0, 17}, /* 0 d_w */
-    {20, -1, 3, 1, 0, 18}, /* 1 d_u */
-    {21, -1, 4, 0, 0, 19}, /* 2 d_b */
-    {22, -1, 5, 1, 0, 20}, /* 3 d_w_p */
+    {19, -1, 2, 1, 0, 17, 0, 0}, /* 0 d_w */
+    {20, -1, 3, 1, 0, 18, 0, 0}, /* 1 d_u */
+    {21, -1, 4, 0, 0, 19, 0, 0}, /* 2 d_b */
+    {22, -1, 5, 1, 0, 20, 0, 0}, /* 3 d_w_p */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(lstm_projection_sequence_backward_sums)[] = {{21, -1, 4, 9}, /* 0 d_b */};

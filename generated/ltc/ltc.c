@@ -815,7 +815,7 @@ int CELLGEN_NAME(ltc_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev_1 = d_f_1_pre @ u.T */
-    cg_gemm_nt(nB, nH, nH, args->d_f_1_pre, nH, args->u, nH, d_h_prev_1_rows, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_f_1_pre, nH, args->u, nH, d_h_prev_1_rows, nH, 0);
 
     /* d_x = d_drive @ w.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_drive, nH, args->w, nH, args->d_x, nI, 0);
@@ -1951,24 +1951,27 @@ static void CELLGEN_NAME(ltc_sequence_backward_epilogue)(const cg_frame *frame)
     const CELLGEN_NAME(ltc_sequence_backward_args) *const args = (const CELLGEN_NAME(ltc_sequence_backward_args) *)frame->args;
     (void)args;
     /* d_u = d_u_1 + d_u_2 + d_u_3 + d_u_4 + d_u_5 + d_u_6 */
-    for (int64_t row = 0; row < nH; ++row) {
-        const real *d_u_1_row = frame->memory[53] + row * nH;
-        const real *d_u_2_row = frame->memory[54] + row * nH;
-        const real *d_u_3_row = frame->memory[55] + row * nH;
-        const real *d_u_4_row = frame->memory[56] + row * nH;
-        const real *d_u_5_row = frame->memory[57] + row * nH;
-        const real *d_u_6_row = frame->memory[58] + row * nH;
-        real *d_u_row = args->d_u + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_u_1 = d_u_1_row[unit];
-            const real d_u_2 = d_u_2_row[unit];
-            const real d_u_3 = d_u_3_row[unit];
-            const real d_u_4 = d_u_4_row[unit];
-            const real d_u_5 = d_u_5_row[unit];
-            const real d_u_6 = d_u_6_row[unit];
-            d_u_row[unit] = d_u_1 + d_u_2 + d_u_3 + d_u_4 + d_u_5 + d_u_6;
+    if (args->d_u) {
+        for (int64_t row = 0; row < nH; ++row) {
+            const real *d_u_1_row = frame->memory[53] + row * nH;
+            const real *d_u_2_row = frame->memory[54] + row * nH;
+            const real *d_u_3_row = frame->memory[55] + row * nH;
+            const real *d_u_4_row = frame->memory[56] + row * nH;
+            const real *d_u_5_row = frame->memory[57] + row * nH;
+            const real *d_u_6_row = frame->memory[58] + row * nH;
+            real *d_u_row = args->d_u + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_u_1 = d_u_1_row[unit];
+                const real d_u_2 = d_u_2_row[unit];
+                const real d_u_3 = d_u_3_row[unit];
+                const real d_u_4 = d_u_4_row[unit];
+                const real d_u_5 = d_u_5_row[unit];
+                const real d_u_6 = d_u_6_row[unit];
+                d_u_row[unit] = d_u_1 + d_u_2 + d_u_3 + d_u_4 + d_u_5 + d_u_6;
+            }
         }
+
     }
 
 }

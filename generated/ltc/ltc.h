@@ -167,7 +167,7 @@ typedef struct {
     CELLGEN_MEMBER float *d_ts;                 /* (T, B, 1), NULL: not wanted */
     CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
     CELLGEN_MEMBER float *d_w;                  /* (I, H), NULL: not wanted */
-    CELLGEN_MEMBER float *d_u;                  /* (H, H) */
+    CELLGEN_MEMBER float *d_u;                  /* (H, H), NULL: not wanted */
     CELLGEN_MEMBER float *d_b;                  /* (H), NULL: not wanted */
     CELLGEN_MEMBER float *d_a;                  /* (H), NULL: not wanted */
     CELLGEN_MEMBER float *d_tau;                /* (H), NULL: not wanted */
@@ -325,7 +325,7 @@ typedef struct {
     CELLGEN_MEMBER double *d_ts;                /* (T, B, 1), NULL: not wanted */
     CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
     CELLGEN_MEMBER double *d_w;                 /* (I, H), NULL: not wanted */
-    CELLGEN_MEMBER double *d_u;                 /* (H, H) */
+    CELLGEN_MEMBER double *d_u;                 /* (H, H), NULL: not wanted */
     CELLGEN_MEMBER double *d_b;                 /* (H), NULL: not wanted */
     CELLGEN_MEMBER double *d_a;                 /* (H), NULL: not wanted */
     CELLGEN_MEMBER double *d_tau;               /* (H), NULL: not wanted */

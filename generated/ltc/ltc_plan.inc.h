@@ -342,7 +342,7 @@ static const cellgen_member CELLGEN_NAME(ltc_sequence_backward_members)[] = {
     {CELLGEN_RESULT, -1}, /* 17 d_ts */
     {CELLGEN_BY_ROW, 0}, /* 18 d_h_prev */
     {CELLGEN_SUMMED, 1}, /* 19 d_w */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2}, /* 20 d_u */
+    {CELLGEN_SUMMED, 2}, /* 20 d_u */
     {CELLGEN_SUMMED, 0}, /* 21 d_b */
     {CELLGEN_SUMMED, 0}, /* 22 d_a */
     {CELLGEN_SUMMED, 0}, /* 23 d_tau */
@@ -451,18 +451,30 @@ static const cellgen_kept CELLGEN_NAME(ltc_sequence_backward_kept)[] = {
     {43, 0, -1}, /* 12 d_tau_terms_7_time */
     {44, 0, -1}, /* 13 d_a_terms_7_time */
 };
+/* members */
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_total_d_u_1_wants)[] = {20,};
+/* members */
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_total_d_u_2_wants)[] = {20,};
+/* members */
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_total_d_u_3_wants)[] = {20,};
+/* members */
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_total_d_u_4_wants)[] = {20,};
+/* members */
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_total_d_u_5_wants)[] = {20,};
+/* members */
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_total_d_u_6_wants)[] = {20,};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(ltc_sequence_backward_totals)[] = {
-    {19, -1, 1, 1, 0, 67}, /* 0 d_w */
-    {21, -1, 0, 0, 0, 68}, /* 1 d_b */
-    {22, -1, 0, 0, 0, 69}, /* 2 d_a */
-    {23, -1, 0, 0, 0, 70}, /* 3 d_tau */
-    {-1, 53, 2, 1, 0, -1}, /* 4 total_d_u_1 */
-    {-1, 54, 2, 1, 0, -1}, /* 5 total_d_u_2 */
-    {-1, 55, 2, 1, 0, -1}, /* 6 total_d_u_3 */
-    {-1, 56, 2, 1, 0, -1}, /* 7 total_d_u_4 */
-    {-1, 57, 2, 1, 0, -1}, /* 8 total_d_u_5 */
-    {-1, 58, 2, 1, 0, -1}, /* 9 total_d_u_6 */
+    {19, -1, 1, 1, 0, 67, 0, 0}, /* 0 d_w */
+    {21, -1, 0, 0, 0, 68, 0, 0}, /* 1 d_b */
+    {22, -1, 0, 0, 0, 69, 0, 0}, /* 2 d_a */
+    {23, -1, 0, 0, 0, 70, 0, 0}, /* 3 d_tau */
+    {-1, 53, 2, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_total_d_u_1_wants)}, /* 4 total_d_u_1 */
+    {-1, 54, 2, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_total_d_u_2_wants)}, /* 5 total_d_u_2 */
+    {-1, 55, 2, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_total_d_u_3_wants)}, /* 6 total_d_u_3 */
+    {-1, 56, 2, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_total_d_u_4_wants)}, /* 7 total_d_u_4 */
+    {-1, 57, 2, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_total_d_u_5_wants)}, /* 8 total_d_u_5 */
+    {-1, 58, 2, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_total_d_u_6_wants)}, /* 9 total_d_u_6 */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(ltc_sequence_backward_sums)[] = {
@@ -720,6 +732,8 @@ static const cg_stage CELLGEN_NAME(ltc_sequence_backward_reverse_stages)[] = {
 };
 /* places */
 static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8,};
+/* members */
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_1_wants)[] = {22, 21, 23, 17, 19, 16,};
 /* places */
 static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_2_uses)[] = {7, 12, 13, 9, 10, 11,};
 /* members */
@@ -813,7 +827,7 @@ static const cg_stage CELLGEN_NAME(ltc_sequence_backward_deferred_stages)[] = {
         0, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(ltc_sequence_backward_deferred_1), /* equations */
         9, CELLGEN_NAME(ltc_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 6, CELLGEN_NAME(ltc_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -1064,7 +1078,7 @@ static const cellgen_value ltc_sequence_backward_values[] = {
     {"d_ts", "ts", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 2}},
     {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
     {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 1, ltc_axes + 3}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 3, ltc_axes + 3}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 3, ltc_axes + 3}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
     {"d_a", "a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
     {"d_tau", "tau", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},

@@ -537,24 +537,27 @@ int CELLGEN_NAME(m2rnn_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK,
     }
 
     /* d_reshaped_s_prev = sum(d_reshaped_s_prev_terms -> (B, N, K, D, 1)) */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_sum_reshaped_s_prev_reshaped_u_row = args->d_sum_reshaped_s_prev_reshaped_u + row * (nD * nK * nN);
-        const real *reshaped_u_row = args->u;
-        real *d_reshaped_s_prev_row = d_reshaped_s_prev_rows + row * (nD * nK * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
-                for (int64_t axis3 = 0; axis3 < nD; ++axis3) {
-                    real d_reshaped_s_prev = 0;
-                    CELLGEN_SUMS(d_reshaped_s_prev)
-                    for (int64_t unit = 0; unit < nD; ++unit) {
-                        const real d_sum_reshaped_s_prev_reshaped_u = d_sum_reshaped_s_prev_reshaped_u_row[axis1 * (nD * nK) + axis2 * nD + unit];
-                        const real reshaped_u = reshaped_u_row[axis1 * (nD * nD) + axis3 * nD + unit];
-                        d_reshaped_s_prev += d_sum_reshaped_s_prev_reshaped_u * reshaped_u;
+    if (args->d_s_prev) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_sum_reshaped_s_prev_reshaped_u_row = args->d_sum_reshaped_s_prev_reshaped_u + row * (nD * nK * nN);
+            const real *reshaped_u_row = args->u;
+            real *d_reshaped_s_prev_row = d_reshaped_s_prev_rows + row * (nD * nK * nN);
+            for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
+                for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
+                    for (int64_t axis3 = 0; axis3 < nD; ++axis3) {
+                        real d_reshaped_s_prev = 0;
+                        CELLGEN_SUMS(d_reshaped_s_prev)
+                        for (int64_t unit = 0; unit < nD; ++unit) {
+                            const real d_sum_reshaped_s_prev_reshaped_u = d_sum_reshaped_s_prev_reshaped_u_row[axis1 * (nD * nK) + axis2 * nD + unit];
+                            const real reshaped_u = reshaped_u_row[axis1 * (nD * nD) + axis3 * nD + unit];
+                            d_reshaped_s_prev += d_sum_reshaped_s_prev_reshaped_u * reshaped_u;
+                        }
+                        d_reshaped_s_prev_row[axis1 * (nD * nK) + axis2 * nD + axis3] = d_reshaped_s_prev;
                     }
-                    d_reshaped_s_prev_row[axis1 * (nD * nK) + axis2 * nD + axis3] = d_reshaped_s_prev;
                 }
             }
         }
+
     }
 
     /* d_exp_pre = d_exp_exp_pre * exp_exp_pre
@@ -709,7 +712,7 @@ int CELLGEN_NAME(m2rnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
     const int64_t d_y_stride = args->d_y ? nD * nN : 0;
 
     /* d_reshaped_u = sum(d_reshaped_u_terms -> (N, 1, D, D)) */
-    {
+    if (args->d_u) {
         real *d_reshaped_u_row = d_reshaped_u_rows;
         for (int64_t unit = 0; unit < nN * (nD * nD); ++unit) d_reshaped_u_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -745,10 +748,10 @@ int CELLGEN_NAME(m2rnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
     }
 
     /* x_w_v = x @ w_v */
-    cg_gemm_nn(nB, nD * nN, nI, args->x, nI, args->w_v, nD * nN, x_w_v_rows, nD * nN, 0);
+    if (args->d_d) cg_gemm_nn(nB, nD * nN, nI, args->x, nI, args->w_v, nD * nN, x_w_v_rows, nD * nN, 0);
 
     /* x_w_f = x @ w_f */
-    cg_gemm_nn(nB, nN, nI, args->x, nI, args->w_f, nN, x_w_f_rows, nN, 0);
+    if (args->d_a_log) cg_gemm_nn(nB, nN, nI, args->x, nI, args->w_f, nN, x_w_f_rows, nN, 0);
 
     /* d_w_f = x.T @ d_softplus_pre */
     if (args->d_w_f) cg_gemm_tn(nI, nN, nB, args->x, nI, args->d_softplus_pre, nN, args->d_w_f, nN, 0);
@@ -795,7 +798,7 @@ int CELLGEN_NAME(m2rnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
     }
 
     /* d_exp_a_log = sum(d_exp_a_log_terms -> (N, 1)) */
-    {
+    if (args->d_a_log) {
         real *d_exp_a_log_row = d_exp_a_log_rows;
         for (int64_t unit = 0; unit < nN * 1; ++unit) d_exp_a_log_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -1487,26 +1490,32 @@ static void CELLGEN_NAME(m2rnn_sequence_backward_epilogue)(const cg_frame *frame
     const CELLGEN_NAME(m2rnn_sequence_backward_args) *const args = (const CELLGEN_NAME(m2rnn_sequence_backward_args) *)frame->args;
     (void)args;
     /* d_u = d_u_view */
-    for (int64_t row = 0; row < nN; ++row) {
-        const real *d_u_view_row = frame->memory[33] + row * (nD * nD);
-        real *d_u_row = args->d_u + row * (nD * nD);
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nD * nD; ++unit) {
-            const real d_u_view = d_u_view_row[unit];
-            d_u_row[unit] = d_u_view;
+    if (args->d_u) {
+        for (int64_t row = 0; row < nN; ++row) {
+            const real *d_u_view_row = frame->memory[33] + row * (nD * nD);
+            real *d_u_row = args->d_u + row * (nD * nD);
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nD * nD; ++unit) {
+                const real d_u_view = d_u_view_row[unit];
+                d_u_row[unit] = d_u_view;
+            }
         }
+
     }
     /* d_a_log = strong_product(d_exp_a_log, exp_a_log) */
-    for (int64_t row = 0; row < nN; ++row) {
-        const real *d_exp_a_log_row = frame->memory[34] + row;
-        const real *exp_a_log_row = frame->memory[0] + row;
-        real *d_a_log_row = args->d_a_log + row;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < 1; ++unit) {
-            const real d_exp_a_log = d_exp_a_log_row[unit];
-            const real exp_a_log = exp_a_log_row[unit];
-            d_a_log_row[unit] = cg_strong_product(d_exp_a_log, exp_a_log);
+    if (args->d_a_log) {
+        for (int64_t row = 0; row < nN; ++row) {
+            const real *d_exp_a_log_row = frame->memory[34] + row;
+            const real *exp_a_log_row = frame->memory[0] + row;
+            real *d_a_log_row = args->d_a_log + row;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < 1; ++unit) {
+                const real d_exp_a_log = d_exp_a_log_row[unit];
+                const real exp_a_log = exp_a_log_row[unit];
+                d_a_log_row[unit] = cg_strong_product(d_exp_a_log, exp_a_log);
+            }
         }
+
     }
 
 }

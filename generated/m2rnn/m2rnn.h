@@ -161,9 +161,9 @@ typedef struct {
     CELLGEN_MEMBER float *d_w_k;                /* (I, N, K), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_v;                /* (I, N, D), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_f;                /* (I, N, 1), NULL: not wanted */
-    CELLGEN_MEMBER float *d_a_log;              /* (N, 1) */
+    CELLGEN_MEMBER float *d_a_log;              /* (N, 1), NULL: not wanted */
     CELLGEN_MEMBER float *d_b_f;                /* (N, 1), NULL: not wanted */
-    CELLGEN_MEMBER float *d_u;                  /* (N, D, D) */
+    CELLGEN_MEMBER float *d_u;                  /* (N, D, D), NULL: not wanted */
     CELLGEN_MEMBER float *d_d;                  /* (N, D), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -320,9 +320,9 @@ typedef struct {
     CELLGEN_MEMBER double *d_w_k;               /* (I, N, K), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_v;               /* (I, N, D), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_f;               /* (I, N, 1), NULL: not wanted */
-    CELLGEN_MEMBER double *d_a_log;             /* (N, 1) */
+    CELLGEN_MEMBER double *d_a_log;             /* (N, 1), NULL: not wanted */
     CELLGEN_MEMBER double *d_b_f;               /* (N, 1), NULL: not wanted */
-    CELLGEN_MEMBER double *d_u;                 /* (N, D, D) */
+    CELLGEN_MEMBER double *d_u;                 /* (N, D, D), NULL: not wanted */
     CELLGEN_MEMBER double *d_d;                 /* (N, D), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */

@@ -265,9 +265,9 @@ static const cellgen_member CELLGEN_NAME(m2rnn_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 4}, /* 21 d_w_k */
     {CELLGEN_SUMMED, 5}, /* 22 d_w_v */
     {CELLGEN_SUMMED, 6}, /* 23 d_w_f */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 3}, /* 24 d_a_log */
+    {CELLGEN_SUMMED, 3}, /* 24 d_a_log */
     {CELLGEN_SUMMED, 3}, /* 25 d_b_f */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 7}, /* 26 d_u */
+    {CELLGEN_SUMMED, 7}, /* 26 d_u */
     {CELLGEN_SUMMED, 2}, /* 27 d_d */
 };
 /* member, width, strides, flags, stage, later, only, rows */
@@ -343,16 +343,20 @@ static const cellgen_kept CELLGEN_NAME(m2rnn_sequence_backward_kept)[] = {
     {22, 1, -1}, /* 5 d_x_w_k_time */
     {23, 1, -1}, /* 6 d_x_w_q_time */
 };
+/* members */
+static const int16_t CELLGEN_NAME(m2rnn_sequence_backward_total_d_reshaped_u_wants)[] = {26,};
+/* members */
+static const int16_t CELLGEN_NAME(m2rnn_sequence_backward_total_d_exp_a_log_wants)[] = {24,};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(m2rnn_sequence_backward_totals)[] = {
-    {20, -1, 4, 1, 0, 42}, /* 0 d_w_q */
-    {21, -1, 4, 1, 0, 43}, /* 1 d_w_k */
-    {22, -1, 5, 1, 0, 44}, /* 2 d_w_v */
-    {23, -1, 6, 1, 0, 45}, /* 3 d_w_f */
-    {25, -1, 3, 0, 0, 46}, /* 4 d_b_f */
-    {27, -1, 2, 0, 0, 47}, /* 5 d_d */
-    {-1, 33, 7, 0, 0, -1}, /* 6 total_d_reshaped_u */
-    {-1, 34, 3, 0, 0, -1}, /* 7 total_d_exp_a_log */
+    {20, -1, 4, 1, 0, 42, 0, 0}, /* 0 d_w_q */
+    {21, -1, 4, 1, 0, 43, 0, 0}, /* 1 d_w_k */
+    {22, -1, 5, 1, 0, 44, 0, 0}, /* 2 d_w_v */
+    {23, -1, 6, 1, 0, 45, 0, 0}, /* 3 d_w_f */
+    {25, -1, 3, 0, 0, 46, 0, 0}, /* 4 d_b_f */
+    {27, -1, 2, 0, 0, 47, 0, 0}, /* 5 d_d */
+    {-1, 33, 7, 0, 0, -1, 1, CELLGEN_NAME(m2rnn_sequence_backward_total_d_reshaped_u_wants)}, /* 6 total_d_reshaped_u */
+    {-1, 34, 3, 0, 0, -1, 1, CELLGEN_NAME(m2rnn_sequence_backward_total_d_exp_a_log_wants)}, /* 7 total_d_exp_a_log */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(m2rnn_sequence_backward_sums)[] = {
@@ -494,8 +498,12 @@ static const cg_stage CELLGEN_NAME(m2rnn_sequence_backward_reverse_stages)[] = {
 };
 /* places */
 static const int16_t CELLGEN_NAME(m2rnn_sequence_backward_deferred_1_uses)[] = {1, 2, 0,};
+/* members */
+static const int16_t CELLGEN_NAME(m2rnn_sequence_backward_deferred_1_wants)[] = {26,};
 /* places */
 static const int16_t CELLGEN_NAME(m2rnn_sequence_backward_deferred_2_uses)[] = {5, 6, 3, 4,};
+/* members */
+static const int16_t CELLGEN_NAME(m2rnn_sequence_backward_deferred_2_wants)[] = {24, 25,};
 /* places */
 static const int16_t CELLGEN_NAME(m2rnn_sequence_backward_deferred_3_uses)[] = {8, 9, 7,};
 /* members */
@@ -568,7 +576,7 @@ static const cg_stage CELLGEN_NAME(m2rnn_sequence_backward_deferred_stages)[] = 
         9, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(m2rnn_sequence_backward_deferred_1), /* equations */
         3, CELLGEN_NAME(m2rnn_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 1, CELLGEN_NAME(m2rnn_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -577,7 +585,7 @@ static const cg_stage CELLGEN_NAME(m2rnn_sequence_backward_deferred_stages)[] = 
         3, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(m2rnn_sequence_backward_deferred_2), /* equations */
         4, CELLGEN_NAME(m2rnn_sequence_backward_deferred_2_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 2, CELLGEN_NAME(m2rnn_sequence_backward_deferred_2_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -822,9 +830,9 @@ static const cellgen_value m2rnn_sequence_backward_values[] = {
     {"d_w_k", "w_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {m2rnn_axes + 1, m2rnn_axes + 2, m2rnn_axes + 3}},
     {"d_w_v", "w_v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {m2rnn_axes + 1, m2rnn_axes + 2, m2rnn_axes + 4}},
     {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {m2rnn_axes + 1, m2rnn_axes + 2, m2rnn_axes + 5}},
-    {"d_a_log", "a_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {m2rnn_axes + 2, m2rnn_axes + 5}},
+    {"d_a_log", "a_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {m2rnn_axes + 2, m2rnn_axes + 5}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {m2rnn_axes + 2, m2rnn_axes + 5}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {m2rnn_axes + 2, m2rnn_axes + 4, m2rnn_axes + 4}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {m2rnn_axes + 2, m2rnn_axes + 4, m2rnn_axes + 4}},
     {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {m2rnn_axes + 2, m2rnn_axes + 4}},
 };
 static const int64_t m2rnn_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};

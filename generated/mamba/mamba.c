@@ -443,13 +443,13 @@ int CELLGEN_NAME(mamba_backward)(int64_t nB, int64_t nH, int64_t nK, int64_t nR,
     cg_gemm_nt(nB, nR, nH, args->d_dt_pre, nH, args->w_t, nH, args->d_x_w_r, nR, 0);
 
     /* d_x_1_d_c_d_b = d_x_w_r @ w_r.T */
-    cg_gemm_nt(nB, nH, nR, args->d_x_w_r, nR, args->w_r, nR, d_x_1_d_c_d_b_rows, nH, 0);
+    if (args->d_x) cg_gemm_nt(nB, nH, nR, args->d_x_w_r, nR, args->w_r, nR, d_x_1_d_c_d_b_rows, nH, 0);
 
     /* d_x_1_d_c_d_b += d_c @ w_c.T */
-    cg_gemm_nt(nB, nH, nK, args->d_c, nK, args->w_c, nK, d_x_1_d_c_d_b_rows, nH, 1);
+    if (args->d_x) cg_gemm_nt(nB, nH, nK, args->d_c, nK, args->w_c, nK, d_x_1_d_c_d_b_rows, nH, 1);
 
     /* d_x_1_d_c_d_b += d_b @ w_b.T */
-    cg_gemm_nt(nB, nH, nK, args->d_b, nK, args->w_b, nK, d_x_1_d_c_d_b_rows, nH, 1);
+    if (args->d_x) cg_gemm_nt(nB, nH, nK, args->d_b, nK, args->w_b, nK, d_x_1_d_c_d_b_rows, nH, 1);
 
     /* d_x = d_y * d + d_x_dt * dt + d_x_1_d_c_d_b */
     if (args->d_x) {
@@ -549,7 +549,7 @@ int CELLGEN_NAME(mamba_weight_gradients)(int64_t nB, int64_t nH, int64_t nK, int
     }
 
     /* x_w_r = x @ w_r */
-    cg_gemm_nn(nB, nR, nH, args->x, nH, args->w_r, nR, x_w_r_rows, nR, 0);
+    if (args->d_a_log || args->d_w_t) cg_gemm_nn(nB, nR, nH, args->x, nH, args->w_r, nR, x_w_r_rows, nR, 0);
 
     /* d_w_r = x.T @ d_x_w_r */
     if (args->d_w_r) cg_gemm_tn(nH, nR, nB, args->x, nH, args->d_x_w_r, nR, args->d_w_r, nR, 0);
@@ -561,26 +561,29 @@ int CELLGEN_NAME(mamba_weight_gradients)(int64_t nB, int64_t nH, int64_t nK, int
     if (args->d_w_b) cg_gemm_tn(nH, nK, nB, args->x, nH, args->d_b, nK, args->d_w_b, nK, 0);
 
     /* x_w_r_w_t = x_w_r @ w_t */
-    cg_gemm_nn(nB, nH, nR, x_w_r_rows, nR, args->w_t, nH, x_w_r_w_t_rows, nH, 0);
+    if (args->d_a_log) cg_gemm_nn(nB, nH, nR, x_w_r_rows, nR, args->w_t, nH, x_w_r_w_t_rows, nH, 0);
 
     /* d_w_t = x_w_r.T @ d_dt_pre */
     if (args->d_w_t) cg_gemm_tn(nR, nH, nB, x_w_r_rows, nR, args->d_dt_pre, nH, args->d_w_t, nH, 0);
 
     /* dt = softplus(b_t + x_w_r_w_t) */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *b_t_row = args->b_t;
-        const real *x_w_r_w_t_row = x_w_r_w_t_rows + row * nH;
-        real *dt_row = dt_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real b_t = b_t_row[unit];
-            const real x_w_r_w_t = x_w_r_w_t_row[unit];
-            dt_row[unit] = cg_softplus(b_t + x_w_r_w_t);
+    if (args->d_a_log) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *b_t_row = args->b_t;
+            const real *x_w_r_w_t_row = x_w_r_w_t_rows + row * nH;
+            real *dt_row = dt_rows + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real b_t = b_t_row[unit];
+                const real x_w_r_w_t = x_w_r_w_t_row[unit];
+                dt_row[unit] = cg_softplus(b_t + x_w_r_w_t);
+            }
         }
+
     }
 
     /* d_exp_a_log = sum(d_exp_a_log_terms -> (H, K)) */
-    {
+    if (args->d_a_log) {
         real *d_exp_a_log_row = d_exp_a_log_rows;
         for (int64_t unit = 0; unit < nH * nK; ++unit) d_exp_a_log_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -1012,16 +1015,19 @@ static void CELLGEN_NAME(mamba_sequence_backward_epilogue)(const cg_frame *frame
     const CELLGEN_NAME(mamba_sequence_backward_args) *const args = (const CELLGEN_NAME(mamba_sequence_backward_args) *)frame->args;
     (void)args;
     /* d_a_log = strong_product(d_exp_a_log, exp_a_log) */
-    for (int64_t row = 0; row < nH; ++row) {
-        const real *d_exp_a_log_row = frame->memory[22] + row * nK;
-        const real *exp_a_log_row = frame->memory[0] + row * nK;
-        real *d_a_log_row = args->d_a_log + row * nK;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nK; ++unit) {
-            const real d_exp_a_log = d_exp_a_log_row[unit];
-            const real exp_a_log = exp_a_log_row[unit];
-            d_a_log_row[unit] = cg_strong_product(d_exp_a_log, exp_a_log);
+    if (args->d_a_log) {
+        for (int64_t row = 0; row < nH; ++row) {
+            const real *d_exp_a_log_row = frame->memory[22] + row * nK;
+            const real *exp_a_log_row = frame->memory[0] + row * nK;
+            real *d_a_log_row = args->d_a_log + row * nK;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nK; ++unit) {
+                const real d_exp_a_log = d_exp_a_log_row[unit];
+                const real exp_a_log = exp_a_log_row[unit];
+                d_a_log_row[unit] = cg_strong_product(d_exp_a_log, exp_a_log);
+            }
         }
+
     }
 
 }

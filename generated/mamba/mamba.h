@@ -148,7 +148,7 @@ typedef struct {
     CELLGEN_MEMBER float *d_w_c;                /* (H, K), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_r;                /* (H, R), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_t;                /* (R, H), NULL: not wanted */
-    CELLGEN_MEMBER float *d_a_log;              /* (H, K) */
+    CELLGEN_MEMBER float *d_a_log;              /* (H, K), NULL: not wanted */
     CELLGEN_MEMBER float *d_b_t;                /* (H), NULL: not wanted */
     CELLGEN_MEMBER float *d_d;                  /* (H), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
@@ -296,7 +296,7 @@ typedef struct {
     CELLGEN_MEMBER double *d_w_c;               /* (H, K), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_r;               /* (H, R), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_t;               /* (R, H), NULL: not wanted */
-    CELLGEN_MEMBER double *d_a_log;             /* (H, K) */
+    CELLGEN_MEMBER double *d_a_log;             /* (H, K), NULL: not wanted */
     CELLGEN_MEMBER double *d_b_t;               /* (H), NULL: not wanted */
     CELLGEN_MEMBER double *d_d;                 /* (H), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */

@@ -239,7 +239,7 @@ static const cellgen_member CELLGEN_NAME(mamba_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 0}, /* 19 d_w_c */
     {CELLGEN_SUMMED, 4}, /* 20 d_w_r */
     {CELLGEN_SUMMED, 4}, /* 21 d_w_t */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 0}, /* 22 d_a_log */
+    {CELLGEN_SUMMED, 0}, /* 22 d_a_log */
     {CELLGEN_SUMMED, 3}, /* 23 d_b_t */
     {CELLGEN_SUMMED, 3}, /* 24 d_d */
 };
@@ -305,15 +305,17 @@ static const cellgen_kept CELLGEN_NAME(mamba_sequence_backward_kept)[] = {
     {10, 3, -1}, /* 4 d_x_dt_time */
     {11, 3, -1}, /* 5 d_dt_pre_time */
 };
+/* members */
+static const int16_t CELLGEN_NAME(mamba_sequence_backward_total_d_exp_a_log_wants)[] = {22,};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(mamba_sequence_backward_totals)[] = {
-    {18, -1, 0, 1, 0, 31}, /* 0 d_w_b */
-    {19, -1, 0, 1, 0, 32}, /* 1 d_w_c */
-    {20, -1, 4, 1, 0, 33}, /* 2 d_w_r */
-    {21, -1, 4, 1, 0, 34}, /* 3 d_w_t */
-    {23, -1, 3, 0, 0, 35}, /* 4 d_b_t */
-    {24, -1, 3, 0, 0, 36}, /* 5 d_d */
-    {-1, 22, 0, 0, 0, -1}, /* 6 total_d_exp_a_log */
+    {18, -1, 0, 1, 0, 31, 0, 0}, /* 0 d_w_b */
+    {19, -1, 0, 1, 0, 32, 0, 0}, /* 1 d_w_c */
+    {20, -1, 4, 1, 0, 33, 0, 0}, /* 2 d_w_r */
+    {21, -1, 4, 1, 0, 34, 0, 0}, /* 3 d_w_t */
+    {23, -1, 3, 0, 0, 35, 0, 0}, /* 4 d_b_t */
+    {24, -1, 3, 0, 0, 36, 0, 0}, /* 5 d_d */
+    {-1, 22, 0, 0, 0, -1, 1, CELLGEN_NAME(mamba_sequence_backward_total_d_exp_a_log_wants)}, /* 6 total_d_exp_a_log */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(mamba_sequence_backward_sums)[] = {
@@ -394,6 +396,8 @@ static const cg_stage CELLGEN_NAME(mamba_sequence_backward_reverse_stages)[] = {
 };
 /* places */
 static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_1_uses)[] = {1, 2, 0,};
+/* members */
+static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_1_wants)[] = {22,};
 /* places */
 static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_2_uses)[] = {5, 6, 7, 3, 4,};
 /* members */
@@ -419,6 +423,8 @@ static const cellgen_outer_row CELLGEN_NAME(mamba_sequence_backward_deferred_3_o
 };
 /* places */
 static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_4_uses)[] = {6, 14,};
+/* members */
+static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_4_wants)[] = {20, 16,};
 /* use, offset, inner, by_head, slots, first_slot, panel, ahead, weights, first_weight */
 static const cellgen_run CELLGEN_NAME(mamba_sequence_backward_deferred_4_runs)[] = {{0, -1, 3, 0, 1, 0, 15, -1, 1, 0}, /* 0 d_dt_pre */};
 /* member, memory, offset, stride, head_step, transposed, slot, begins */
@@ -481,7 +487,7 @@ static const cg_stage CELLGEN_NAME(mamba_sequence_backward_deferred_stages)[] = 
         0, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(mamba_sequence_backward_deferred_1), /* equations */
         3, CELLGEN_NAME(mamba_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 1, CELLGEN_NAME(mamba_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -511,7 +517,7 @@ static const cg_stage CELLGEN_NAME(mamba_sequence_backward_deferred_stages)[] = 
         2, -1, 1, /* units, heads, granularity */
         CELLGEN_NAME(mamba_sequence_backward_deferred_4), /* equations */
         2, CELLGEN_NAME(mamba_sequence_backward_deferred_4_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 2, CELLGEN_NAME(mamba_sequence_backward_deferred_4_wants), /* keeps, keep, wants, want */
         1, 1, 3, 2, 17, 0, 3, /* slots, widest, depth, all_units, whole, is_free, fetching_depth */
         1, 1, 0, 0, 0, /* runs, chains, prefetches, in_places, zeroed */
         CELLGEN_NAME(mamba_sequence_backward_deferred_4_runs), /* run */
@@ -740,7 +746,7 @@ static const cellgen_value mamba_sequence_backward_values[] = {
     {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba_axes + 1, mamba_axes + 2}},
     {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba_axes + 1, mamba_axes + 3}},
     {"d_w_t", "w_t", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba_axes + 3, mamba_axes + 1}},
-    {"d_a_log", "a_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba_axes + 1, mamba_axes + 2}},
+    {"d_a_log", "a_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba_axes + 1, mamba_axes + 2}},
     {"d_b_t", "b_t", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {mamba_axes + 1}},
     {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {mamba_axes + 1}},
 };

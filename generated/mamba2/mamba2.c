@@ -570,10 +570,10 @@ int CELLGEN_NAME(mamba2_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, in
     }
 
     /* u = x @ w_x */
-    cg_gemm_nn(nB, nD * nN, nI, args->x, nI, args->w_x, nD * nN, u_rows, nD * nN, 0);
+    if (args->d_d) cg_gemm_nn(nB, nD * nN, nI, args->x, nI, args->w_x, nD * nN, u_rows, nD * nN, 0);
 
     /* x_w_t = x @ w_t */
-    cg_gemm_nn(nB, nN, nI, args->x, nI, args->w_t, nN, x_w_t_rows, nN, 0);
+    if (args->d_a_log) cg_gemm_nn(nB, nN, nI, args->x, nI, args->w_t, nN, x_w_t_rows, nN, 0);
 
     /* d_w_c = x.T @ d_c */
     if (args->d_w_c) cg_gemm_tn(nI, nK, nB, args->x, nI, args->d_c, nK, args->d_w_c, nK, 0);
@@ -589,7 +589,7 @@ int CELLGEN_NAME(mamba2_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, in
 
     /* dt = softplus(b_t + x_w_t)
      * d_exp_a_log = sum(d_exp_a_log_terms -> (N, 1)) */
-    {
+    if (args->d_a_log) {
         real *d_exp_a_log_row = d_exp_a_log_rows;
         for (int64_t unit = 0; unit < nN * 1; ++unit) d_exp_a_log_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -1210,27 +1210,33 @@ static void CELLGEN_NAME(mamba2_sequence_backward_epilogue)(const cg_frame *fram
     const CELLGEN_NAME(mamba2_sequence_backward_args) *const args = (const CELLGEN_NAME(mamba2_sequence_backward_args) *)frame->args;
     (void)args;
     /* d_a_log = strong_product(d_exp_a_log, exp_a_log) */
-    for (int64_t row = 0; row < nN; ++row) {
-        const real *d_exp_a_log_row = frame->memory[21] + row;
-        const real *exp_a_log_row = frame->memory[0] + row;
-        real *d_a_log_row = args->d_a_log + row;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < 1; ++unit) {
-            const real d_exp_a_log = d_exp_a_log_row[unit];
-            const real exp_a_log = exp_a_log_row[unit];
-            d_a_log_row[unit] = cg_strong_product(d_exp_a_log, exp_a_log);
+    if (args->d_a_log) {
+        for (int64_t row = 0; row < nN; ++row) {
+            const real *d_exp_a_log_row = frame->memory[21] + row;
+            const real *exp_a_log_row = frame->memory[0] + row;
+            real *d_a_log_row = args->d_a_log + row;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < 1; ++unit) {
+                const real d_exp_a_log = d_exp_a_log_row[unit];
+                const real exp_a_log = exp_a_log_row[unit];
+                d_a_log_row[unit] = cg_strong_product(d_exp_a_log, exp_a_log);
+            }
         }
+
     }
     /* d_d = sum(d_d_units -> (N, 1)) */
-    for (int64_t row = 0; row < nN; ++row) {
-        const real *d_d_units_row = frame->memory[22] + row * nD;
-        real d_d = 0;
-        CELLGEN_SUMS(d_d)
-        for (int64_t unit = 0; unit < nD; ++unit) {
-            const real d_d_units = d_d_units_row[unit];
-            d_d += d_d_units;
+    if (args->d_d) {
+        for (int64_t row = 0; row < nN; ++row) {
+            const real *d_d_units_row = frame->memory[22] + row * nD;
+            real d_d = 0;
+            CELLGEN_SUMS(d_d)
+            for (int64_t unit = 0; unit < nD; ++unit) {
+                const real d_d_units = d_d_units_row[unit];
+                d_d += d_d_units;
+            }
+            *(args->d_d + row) = d_d;
         }
-        *(args->d_d + row) = d_d;
+
     }
 
 }

@@ -237,9 +237,9 @@ static const cellgen_member CELLGEN_NAME(mamba2_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 5}, /* 19 d_w_t */
     {CELLGEN_SUMMED, 6}, /* 20 d_w_b */
     {CELLGEN_SUMMED, 6}, /* 21 d_w_c */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 3}, /* 22 d_a_log */
+    {CELLGEN_SUMMED, 3}, /* 22 d_a_log */
     {CELLGEN_SUMMED, 3}, /* 23 d_b_t */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 3}, /* 24 d_d */
+    {CELLGEN_SUMMED, 3}, /* 24 d_d */
 };
 /* member, width, strides, flags, stage, later, only, rows */
 static const cellgen_series_row CELLGEN_NAME(mamba2_sequence_backward_over_time)[] = {
@@ -302,15 +302,19 @@ static const cellgen_kept CELLGEN_NAME(mamba2_sequence_backward_kept)[] = {
     {7, 1, -1}, /* 3 d_reshaped_u_dt_time */
     {9, 3, -1}, /* 4 d_exp_pre_time */
 };
+/* members */
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_total_d_exp_a_log_wants)[] = {22,};
+/* members */
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_total_d_d_units_wants)[] = {24,};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(mamba2_sequence_backward_totals)[] = {
-    {18, -1, 4, 1, 0, 31}, /* 0 d_w_x */
-    {19, -1, 5, 1, 0, 32}, /* 1 d_w_t */
-    {20, -1, 6, 1, 0, 33}, /* 2 d_w_b */
-    {21, -1, 6, 1, 0, 34}, /* 3 d_w_c */
-    {23, -1, 3, 0, 0, 35}, /* 4 d_b_t */
-    {-1, 21, 3, 0, 0, -1}, /* 5 total_d_exp_a_log */
-    {-1, 22, 1, 0, 0, -1}, /* 6 total_d_d_units */
+    {18, -1, 4, 1, 0, 31, 0, 0}, /* 0 d_w_x */
+    {19, -1, 5, 1, 0, 32, 0, 0}, /* 1 d_w_t */
+    {20, -1, 6, 1, 0, 33, 0, 0}, /* 2 d_w_b */
+    {21, -1, 6, 1, 0, 34, 0, 0}, /* 3 d_w_c */
+    {23, -1, 3, 0, 0, 35, 0, 0}, /* 4 d_b_t */
+    {-1, 21, 3, 0, 0, -1, 1, CELLGEN_NAME(mamba2_sequence_backward_total_d_exp_a_log_wants)}, /* 5 total_d_exp_a_log */
+    {-1, 22, 1, 0, 0, -1, 1, CELLGEN_NAME(mamba2_sequence_backward_total_d_d_units_wants)}, /* 6 total_d_d_units */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(mamba2_sequence_backward_sums)[] = {
@@ -378,10 +382,16 @@ static const cg_stage CELLGEN_NAME(mamba2_sequence_backward_reverse_stages)[] = 
 };
 /* places */
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6,};
+/* members */
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_1_wants)[] = {23, 19, 18, 16,};
 /* places */
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_2_uses)[] = {8, 4, 7,};
+/* members */
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_2_wants)[] = {22,};
 /* places */
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_3_uses)[] = {0, 3, 9,};
+/* members */
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_3_wants)[] = {24,};
 /* places */
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_4_uses)[] = {10, 11, 12, 5, 13, 14, 15,};
 /* use, offset, rows, head_step, packed_after */
@@ -400,6 +410,8 @@ static const cellgen_outer_row CELLGEN_NAME(mamba2_sequence_backward_deferred_4_
 };
 /* places */
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_5_uses)[] = {8, 6, 17, 18, 19, 16,};
+/* members */
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_5_wants)[] = {23, 19, 16,};
 /* places */
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_6_uses)[] = {10, 19, 20,};
 /* use, offset, rows, head_step, packed_after */
@@ -461,7 +473,7 @@ static const cg_stage CELLGEN_NAME(mamba2_sequence_backward_deferred_stages)[] =
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(mamba2_sequence_backward_deferred_1), /* equations */
         7, CELLGEN_NAME(mamba2_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 4, CELLGEN_NAME(mamba2_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -470,7 +482,7 @@ static const cg_stage CELLGEN_NAME(mamba2_sequence_backward_deferred_stages)[] =
         3, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(mamba2_sequence_backward_deferred_2), /* equations */
         3, CELLGEN_NAME(mamba2_sequence_backward_deferred_2_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 1, CELLGEN_NAME(mamba2_sequence_backward_deferred_2_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -479,7 +491,7 @@ static const cg_stage CELLGEN_NAME(mamba2_sequence_backward_deferred_stages)[] =
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(mamba2_sequence_backward_deferred_3), /* equations */
         3, CELLGEN_NAME(mamba2_sequence_backward_deferred_3_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 1, CELLGEN_NAME(mamba2_sequence_backward_deferred_3_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -500,7 +512,7 @@ static const cg_stage CELLGEN_NAME(mamba2_sequence_backward_deferred_stages)[] =
         3, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(mamba2_sequence_backward_deferred_5), /* equations */
         6, CELLGEN_NAME(mamba2_sequence_backward_deferred_5_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 3, CELLGEN_NAME(mamba2_sequence_backward_deferred_5_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -724,9 +736,9 @@ static const cellgen_value mamba2_sequence_backward_values[] = {
     {"d_w_t", "w_t", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {mamba2_axes + 1, mamba2_axes + 2, mamba2_axes + 5}},
     {"d_w_b", "w_b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {mamba2_axes + 1, mamba2_axes + 5, mamba2_axes + 4}},
     {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {mamba2_axes + 1, mamba2_axes + 5, mamba2_axes + 4}},
-    {"d_a_log", "a_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba2_axes + 2, mamba2_axes + 5}},
+    {"d_a_log", "a_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba2_axes + 2, mamba2_axes + 5}},
     {"d_b_t", "b_t", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba2_axes + 2, mamba2_axes + 5}},
-    {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba2_axes + 2, mamba2_axes + 5}},
+    {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba2_axes + 2, mamba2_axes + 5}},
 };
 static const int64_t mamba2_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */

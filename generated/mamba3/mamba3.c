@@ -3285,15 +3285,18 @@ static void CELLGEN_NAME(mamba3_sequence_backward_epilogue)(const cg_frame *fram
         }
     }
     /* d_d = sum(d_d_units -> (N, 1)) */
-    for (int64_t row = 0; row < nN; ++row) {
-        const real *d_d_units_row = frame->memory[94] + row * nD;
-        real d_d = 0;
-        CELLGEN_SUMS(d_d)
-        for (int64_t unit = 0; unit < nD; ++unit) {
-            const real d_d_units = d_d_units_row[unit];
-            d_d += d_d_units;
+    if (args->d_d) {
+        for (int64_t row = 0; row < nN; ++row) {
+            const real *d_d_units_row = frame->memory[94] + row * nD;
+            real d_d = 0;
+            CELLGEN_SUMS(d_d)
+            for (int64_t unit = 0; unit < nD; ++unit) {
+                const real d_d_units = d_d_units_row[unit];
+                d_d += d_d_units;
+            }
+            *(args->d_d + row) = d_d;
         }
-        *(args->d_d + row) = d_d;
+
     }
 
 }

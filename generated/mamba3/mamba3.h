@@ -322,7 +322,7 @@ typedef struct {
     CELLGEN_MEMBER float *d_w_l;                /* (I, N, 1), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_t;                /* (I, N, 1), NULL: not wanted */
     CELLGEN_MEMBER float *d_b_t;                /* (N, 1), NULL: not wanted */
-    CELLGEN_MEMBER float *d_d;                  /* (N, 1) */
+    CELLGEN_MEMBER float *d_d;                  /* (N, 1), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_b_re;             /* (I, 1, K), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_b_im;             /* (I, 1, K), NULL: not wanted */
     CELLGEN_MEMBER float *d_g_b_re;             /* (1, K) */
@@ -640,7 +640,7 @@ typedef struct {
     CELLGEN_MEMBER double *d_w_l;               /* (I, N, 1), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_t;               /* (I, N, 1), NULL: not wanted */
     CELLGEN_MEMBER double *d_b_t;               /* (N, 1), NULL: not wanted */
-    CELLGEN_MEMBER double *d_d;                 /* (N, 1) */
+    CELLGEN_MEMBER double *d_d;                 /* (N, 1), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_b_re;            /* (I, 1, K), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_b_im;            /* (I, 1, K), NULL: not wanted */
     CELLGEN_MEMBER double *d_g_b_re;            /* (1, K) */

@@ -454,7 +454,7 @@ static const cellgen_member CELLGEN_NAME(mamba3_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 8}, /* 63 d_w_l */
     {CELLGEN_SUMMED, 8}, /* 64 d_w_t */
     {CELLGEN_SUMMED, 3}, /* 65 d_b_t */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 3}, /* 66 d_d */
+    {CELLGEN_SUMMED, 3}, /* 66 d_d */
     {CELLGEN_SUMMED, 7}, /* 67 d_w_b_re */
     {CELLGEN_SUMMED, 7}, /* 68 d_w_b_im */
     {CELLGEN_REQUIRED | CELLGEN_SUMMED, 4}, /* 69 d_g_b_re */
@@ -663,27 +663,29 @@ static const cellgen_kept CELLGEN_NAME(mamba3_sequence_backward_kept)[] = {
     {32, 2, -1}, /* 14 d_phi_prev_step_time */
     {27, 0, -1}, /* 15 d_u_total_time */
 };
+/* members */
+static const int16_t CELLGEN_NAME(mamba3_sequence_backward_total_d_d_units_wants)[] = {66,};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(mamba3_sequence_backward_totals)[] = {
-    {60, -1, 6, 1, 0, 122}, /* 0 d_w_u */
-    {61, -1, 7, 1, 0, 123}, /* 1 d_w_phi */
-    {62, -1, 8, 1, 0, 124}, /* 2 d_w_a */
-    {63, -1, 8, 1, 0, 125}, /* 3 d_w_l */
-    {64, -1, 8, 1, 0, 126}, /* 4 d_w_t */
-    {65, -1, 3, 0, 0, 127}, /* 5 d_b_t */
-    {67, -1, 7, 1, 0, 128}, /* 6 d_w_b_re */
-    {68, -1, 7, 1, 0, 129}, /* 7 d_w_b_im */
-    {71, -1, 7, 1, 0, 130}, /* 8 d_w_c_re */
-    {72, -1, 7, 1, 0, 131}, /* 9 d_w_c_im */
-    {75, -1, 2, 0, 0, 132}, /* 10 d_o_b_re */
-    {76, -1, 2, 0, 0, 133}, /* 11 d_o_b_im */
-    {77, -1, 2, 0, 0, 134}, /* 12 d_o_c_re */
-    {78, -1, 2, 0, 0, 135}, /* 13 d_o_c_im */
-    {-1, 90, 2, 0, 0, -1}, /* 14 total_d_g_c_im_units */
-    {-1, 91, 2, 0, 0, -1}, /* 15 total_d_g_c_re_units */
-    {-1, 92, 2, 0, 0, -1}, /* 16 total_d_g_b_im_units */
-    {-1, 93, 2, 0, 0, -1}, /* 17 total_d_g_b_re_units */
-    {-1, 94, 0, 0, 0, -1}, /* 18 total_d_d_units */
+    {60, -1, 6, 1, 0, 122, 0, 0}, /* 0 d_w_u */
+    {61, -1, 7, 1, 0, 123, 0, 0}, /* 1 d_w_phi */
+    {62, -1, 8, 1, 0, 124, 0, 0}, /* 2 d_w_a */
+    {63, -1, 8, 1, 0, 125, 0, 0}, /* 3 d_w_l */
+    {64, -1, 8, 1, 0, 126, 0, 0}, /* 4 d_w_t */
+    {65, -1, 3, 0, 0, 127, 0, 0}, /* 5 d_b_t */
+    {67, -1, 7, 1, 0, 128, 0, 0}, /* 6 d_w_b_re */
+    {68, -1, 7, 1, 0, 129, 0, 0}, /* 7 d_w_b_im */
+    {71, -1, 7, 1, 0, 130, 0, 0}, /* 8 d_w_c_re */
+    {72, -1, 7, 1, 0, 131, 0, 0}, /* 9 d_w_c_im */
+    {75, -1, 2, 0, 0, 132, 0, 0}, /* 10 d_o_b_re */
+    {76, -1, 2, 0, 0, 133, 0, 0}, /* 11 d_o_b_im */
+    {77, -1, 2, 0, 0, 134, 0, 0}, /* 12 d_o_c_re */
+    {78, -1, 2, 0, 0, 135, 0, 0}, /* 13 d_o_c_im */
+    {-1, 90, 2, 0, 0, -1, 0, 0}, /* 14 total_d_g_c_im_units */
+    {-1, 91, 2, 0, 0, -1, 0, 0}, /* 15 total_d_g_c_re_units */
+    {-1, 92, 2, 0, 0, -1, 0, 0}, /* 16 total_d_g_b_im_units */
+    {-1, 93, 2, 0, 0, -1, 0, 0}, /* 17 total_d_g_b_re_units */
+    {-1, 94, 0, 0, 0, -1, 1, CELLGEN_NAME(mamba3_sequence_backward_total_d_d_units_wants)}, /* 18 total_d_d_units */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(mamba3_sequence_backward_sums)[] = {
@@ -869,6 +871,8 @@ static const cg_stage CELLGEN_NAME(mamba3_sequence_backward_reverse_stages)[] = 
 };
 /* places */
 static const int16_t CELLGEN_NAME(mamba3_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9,};
+/* members */
+static const int16_t CELLGEN_NAME(mamba3_sequence_backward_deferred_1_wants)[] = {65, 62, 63, 64, 53,};
 /* places */
 static const int16_t CELLGEN_NAME(mamba3_sequence_backward_deferred_2_uses)[] = {
     10, 11, 12, 13, 14, 15, 16, 17, 18, 4, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33,
@@ -880,6 +884,8 @@ static const int16_t CELLGEN_NAME(mamba3_sequence_backward_deferred_3_uses)[] = 
 };
 /* places */
 static const int16_t CELLGEN_NAME(mamba3_sequence_backward_deferred_4_uses)[] = {61, 3, 60,};
+/* members */
+static const int16_t CELLGEN_NAME(mamba3_sequence_backward_deferred_4_wants)[] = {66,};
 /* places */
 static const int16_t CELLGEN_NAME(mamba3_sequence_backward_deferred_5_uses)[] = {62, 63, 64,};
 /* use, offset, rows, head_step, packed_after */
@@ -890,12 +896,18 @@ static const cellgen_right_row CELLGEN_NAME(mamba3_sequence_backward_deferred_5_
 static const cellgen_outer_row CELLGEN_NAME(mamba3_sequence_backward_deferred_5_outers)[] = {{0, 0, 2, -1, 0, -1, 1}, /* 0 d_w_u */};
 /* places */
 static const int16_t CELLGEN_NAME(mamba3_sequence_backward_deferred_6_uses)[] = {44, 47, 65, 66, 67, 68,};
+/* members */
+static const int16_t CELLGEN_NAME(mamba3_sequence_backward_deferred_6_wants)[] = {68, 67, 72, 71, 61, 53,};
 /* places */
 static const int16_t CELLGEN_NAME(mamba3_sequence_backward_deferred_7_uses)[] = {
     67, 45, 46, 68, 48, 49, 50, 21, 22, 23, 26, 27, 69, 70, 71, 72, 73,
 };
+/* members */
+static const int16_t CELLGEN_NAME(mamba3_sequence_backward_deferred_7_wants)[] = {68, 67, 72, 71, 61, 53,};
 /* places */
 static const int16_t CELLGEN_NAME(mamba3_sequence_backward_deferred_8_uses)[] = {75, 7, 8, 9, 51, 4, 5, 6, 76, 77, 78, 79, 80, 81, 74,};
+/* members */
+static const int16_t CELLGEN_NAME(mamba3_sequence_backward_deferred_8_wants)[] = {65, 62, 63, 64, 53,};
 /* places */
 static const int16_t CELLGEN_NAME(mamba3_sequence_backward_deferred_9_uses)[] = {
     62, 69, 70, 71, 72, 81, 80, 79, 73, 82, 83, 84, 85, 86, 87, 88, 89,
@@ -1056,7 +1068,7 @@ static const cg_stage CELLGEN_NAME(mamba3_sequence_backward_deferred_stages)[] =
         0, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(mamba3_sequence_backward_deferred_1), /* equations */
         10, CELLGEN_NAME(mamba3_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 5, CELLGEN_NAME(mamba3_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -1083,7 +1095,7 @@ static const cg_stage CELLGEN_NAME(mamba3_sequence_backward_deferred_stages)[] =
         0, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(mamba3_sequence_backward_deferred_4), /* equations */
         3, CELLGEN_NAME(mamba3_sequence_backward_deferred_4_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 1, CELLGEN_NAME(mamba3_sequence_backward_deferred_4_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -1104,7 +1116,7 @@ static const cg_stage CELLGEN_NAME(mamba3_sequence_backward_deferred_stages)[] =
         5, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(mamba3_sequence_backward_deferred_6), /* equations */
         6, CELLGEN_NAME(mamba3_sequence_backward_deferred_6_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 6, CELLGEN_NAME(mamba3_sequence_backward_deferred_6_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -1113,7 +1125,7 @@ static const cg_stage CELLGEN_NAME(mamba3_sequence_backward_deferred_stages)[] =
         4, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(mamba3_sequence_backward_deferred_7), /* equations */
         17, CELLGEN_NAME(mamba3_sequence_backward_deferred_7_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 6, CELLGEN_NAME(mamba3_sequence_backward_deferred_7_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -1122,7 +1134,7 @@ static const cg_stage CELLGEN_NAME(mamba3_sequence_backward_deferred_stages)[] =
         3, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(mamba3_sequence_backward_deferred_8), /* equations */
         15, CELLGEN_NAME(mamba3_sequence_backward_deferred_8_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 5, CELLGEN_NAME(mamba3_sequence_backward_deferred_8_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -1518,7 +1530,7 @@ static const cellgen_value mamba3_sequence_backward_values[] = {
     {"d_w_l", "w_l", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {mamba3_axes + 1, mamba3_axes + 2, mamba3_axes + 5}},
     {"d_w_t", "w_t", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {mamba3_axes + 1, mamba3_axes + 2, mamba3_axes + 5}},
     {"d_b_t", "b_t", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba3_axes + 2, mamba3_axes + 5}},
-    {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba3_axes + 2, mamba3_axes + 5}},
+    {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba3_axes + 2, mamba3_axes + 5}},
     {"d_w_b_re", "w_b_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {mamba3_axes + 1, mamba3_axes + 5, mamba3_axes + 3}},
     {"d_w_b_im", "w_b_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {mamba3_axes + 1, mamba3_axes + 5, mamba3_axes + 3}},
     {"d_g_b_re", "g_b_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba3_axes + 5, mamba3_axes + 3}},

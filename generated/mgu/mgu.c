@@ -256,7 +256,7 @@ int CELLGEN_NAME(mgu_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev_1 = d_f_pre @ u_f.T */
-    cg_gemm_nt(nB, nH, nH, args->d_f_pre, nH, args->u_f, nH, d_h_prev_1_rows, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_f_pre, nH, args->u_f, nH, d_h_prev_1_rows, nH, 0);
 
     /* d_x += d_f_pre @ w_f.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
@@ -340,10 +340,10 @@ int CELLGEN_NAME(mgu_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* x_w_f_h_prev = x @ w_f */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_f, nH, x_w_f_h_prev_rows, nH, 0);
+    if (args->d_u_n) cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_f, nH, x_w_f_h_prev_rows, nH, 0);
 
     /* x_w_f_h_prev += h_prev @ u_f */
-    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_f, nH, x_w_f_h_prev_rows, nH, 1);
+    if (args->d_u_n) cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_f, nH, x_w_f_h_prev_rows, nH, 1);
 
     /* d_w_n = x.T @ d_n_pre */
     if (args->d_w_n) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_n_pre, nH, args->d_w_n, nH, 0);
@@ -356,19 +356,22 @@ int CELLGEN_NAME(mgu_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* f = sigmoid(b_f + x_w_f_h_prev)
      * h_prev_f = h_prev * f */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *h_prev_row = args->h_prev + row * nH;
-        const real *b_f_row = args->b_f;
-        const real *x_w_f_h_prev_row = x_w_f_h_prev_rows + row * nH;
-        real *h_prev_f_row = h_prev_f_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real h_prev = h_prev_row[unit];
-            const real b_f = b_f_row[unit];
-            const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
-            const real f = cg_sigmoid(b_f + x_w_f_h_prev);
-            h_prev_f_row[unit] = h_prev * f;
+    if (args->d_u_n) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *h_prev_row = args->h_prev + row * nH;
+            const real *b_f_row = args->b_f;
+            const real *x_w_f_h_prev_row = x_w_f_h_prev_rows + row * nH;
+            real *h_prev_f_row = h_prev_f_rows + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real h_prev = h_prev_row[unit];
+                const real b_f = b_f_row[unit];
+                const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
+                const real f = cg_sigmoid(b_f + x_w_f_h_prev);
+                h_prev_f_row[unit] = h_prev * f;
+            }
         }
+
     }
 
     /* d_u_n = h_prev_f.T @ d_n_pre */

@@ -234,12 +234,12 @@ static const cellgen_kept CELLGEN_NAME(mgu_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(mgu_sequence_backward_totals)[] = {
-    {13, -1, 1, 1, 0, 19}, /* 0 d_w_f */
-    {14, -1, 2, 1, 0, 20}, /* 1 d_u_f */
-    {15, -1, 0, 0, 0, 21}, /* 2 d_b_f */
-    {16, -1, 1, 1, 0, 22}, /* 3 d_w_n */
-    {17, -1, 2, 1, 0, 23}, /* 4 d_u_n */
-    {18, -1, 0, 0, 0, 24}, /* 5 d_b_n */
+    {13, -1, 1, 1, 0, 19, 0, 0}, /* 0 d_w_f */
+    {14, -1, 2, 1, 0, 20, 0, 0}, /* 1 d_u_f */
+    {15, -1, 0, 0, 0, 21, 0, 0}, /* 2 d_b_f */
+    {16, -1, 1, 1, 0, 22, 0, 0}, /* 3 d_w_n */
+    {17, -1, 2, 1, 0, 23, 0, 0}, /* 4 d_u_n */
+    {18, -1, 0, 0, 0, 24, 0, 0}, /* 5 d_b_n */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(mgu_sequence_backward_sums)[] = {
@@ -330,6 +330,8 @@ static const cg_stage CELLGEN_NAME(mgu_sequence_backward_reverse_stages)[] = {
 };
 /* places */
 static const int16_t CELLGEN_NAME(mgu_sequence_backward_deferred_1_uses)[] = {2, 3, 4, 5, 6, 0, 1,};
+/* members */
+static const int16_t CELLGEN_NAME(mgu_sequence_backward_deferred_1_wants)[] = {15, 18, 17,};
 /* places */
 static const int16_t CELLGEN_NAME(mgu_sequence_backward_deferred_2_uses)[] = {6, 2, 7, 4, 3, 8, 9, 10, 11,};
 /* use, offset, rows, head_step, packed_after */
@@ -390,7 +392,7 @@ static const cg_stage CELLGEN_NAME(mgu_sequence_backward_deferred_stages)[] = {
         0, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(mgu_sequence_backward_deferred_1), /* equations */
         7, CELLGEN_NAME(mgu_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 3, CELLGEN_NAME(mgu_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },

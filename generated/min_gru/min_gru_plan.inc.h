@@ -166,10 +166,10 @@ static const cellgen_kept CELLGEN_NAME(min_gru_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(min_gru_sequence_backward_totals)[] = {
-    {11, -1, 1, 1, 0, 10}, /* 0 d_w_z */
-    {12, -1, 0, 0, 0, 11}, /* 1 d_b_z */
-    {13, -1, 1, 1, 0, 12}, /* 2 d_w_n */
-    {14, -1, 0, 0, 0, 13}, /* 3 d_b_n */
+    {11, -1, 1, 1, 0, 10, 0, 0}, /* 0 d_w_z */
+    {12, -1, 0, 0, 0, 11, 0, 0}, /* 1 d_b_z */
+    {13, -1, 1, 1, 0, 12, 0, 0}, /* 2 d_w_n */
+    {14, -1, 0, 0, 0, 13, 0, 0}, /* 3 d_b_n */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(min_gru_sequence_backward_sums)[] = {

@@ -183,12 +183,12 @@ static const cellgen_kept CELLGEN_NAME(min_lstm_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(min_lstm_sequence_backward_totals)[] = {
-    {13, -1, 1, 1, 0, 13}, /* 0 d_w_f */
-    {14, -1, 0, 0, 0, 14}, /* 1 d_b_f */
-    {15, -1, 1, 1, 0, 15}, /* 2 d_w_i */
-    {16, -1, 0, 0, 0, 16}, /* 3 d_b_i */
-    {17, -1, 1, 1, 0, 17}, /* 4 d_w_n */
-    {18, -1, 0, 0, 0, 18}, /* 5 d_b_n */
+    {13, -1, 1, 1, 0, 13, 0, 0}, /* 0 d_w_f */
+    {14, -1, 0, 0, 0, 14, 0, 0}, /* 1 d_b_f */
+    {15, -1, 1, 1, 0, 15, 0, 0}, /* 2 d_w_i */
+    {16, -1, 0, 0, 0, 16, 0, 0}, /* 3 d_b_i */
+    {17, -1, 1, 1, 0, 17, 0, 0}, /* 4 d_w_n */
+    {18, -1, 0, 0, 0, 18, 0, 0}, /* 5 d_b_n */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(min_lstm_sequence_backward_sums)[] = {

@@ -394,18 +394,18 @@ static const cellgen_kept CELLGEN_NAME(mlstm_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(mlstm_sequence_backward_totals)[] = {
-    {32, -1, 4, 1, 0, 45}, /* 0 d_w_q */
-    {33, -1, 4, 1, 0, 46}, /* 1 d_w_k */
-    {34, -1, 5, 1, 0, 47}, /* 2 d_w_v */
-    {35, -1, 5, 1, 0, 48}, /* 3 d_w_o */
-    {36, -1, 1, 0, 0, 49}, /* 4 d_b_q */
-    {37, -1, 1, 0, 0, 50}, /* 5 d_b_k */
-    {38, -1, 3, 0, 0, 51}, /* 6 d_b_v */
-    {39, -1, 3, 0, 0, 52}, /* 7 d_b_o */
-    {40, -1, 6, 1, 0, 53}, /* 8 d_w_i */
-    {41, -1, 6, 1, 0, 54}, /* 9 d_w_f */
-    {42, -1, 2, 0, 0, 55}, /* 10 d_b_i */
-    {43, -1, 2, 0, 0, 56}, /* 11 d_b_f */
+    {32, -1, 4, 1, 0, 45, 0, 0}, /* 0 d_w_q */
+    {33, -1, 4, 1, 0, 46, 0, 0}, /* 1 d_w_k */
+    {34, -1, 5, 1, 0, 47, 0, 0}, /* 2 d_w_v */
+    {35, -1, 5, 1, 0, 48, 0, 0}, /* 3 d_w_o */
+    {36, -1, 1, 0, 0, 49, 0, 0}, /* 4 d_b_q */
+    {37, -1, 1, 0, 0, 50, 0, 0}, /* 5 d_b_k */
+    {38, -1, 3, 0, 0, 51, 0, 0}, /* 6 d_b_v */
+    {39, -1, 3, 0, 0, 52, 0, 0}, /* 7 d_b_o */
+    {40, -1, 6, 1, 0, 53, 0, 0}, /* 8 d_w_i */
+    {41, -1, 6, 1, 0, 54, 0, 0}, /* 9 d_w_f */
+    {42, -1, 2, 0, 0, 55, 0, 0}, /* 10 d_b_i */
+    {43, -1, 2, 0, 0, 56, 0, 0}, /* 11 d_b_f */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(mlstm_sequence_backward_sums)[] = {
@@ -539,6 +539,8 @@ static const cg_stage CELLGEN_NAME(mlstm_sequence_backward_reverse_stages)[] = {
 };
 /* places */
 static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_1_uses)[] = {2, 3, 4, 0, 1,};
+/* members */
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_1_wants)[] = {37, 36, 33, 28,};
 /* places */
 static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_2_uses)[] = {7, 8, 5, 6,};
 /* members */
@@ -625,7 +627,7 @@ static const cg_stage CELLGEN_NAME(mlstm_sequence_backward_deferred_stages)[] = 
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(mlstm_sequence_backward_deferred_1), /* equations */
         5, CELLGEN_NAME(mlstm_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 4, CELLGEN_NAME(mlstm_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },

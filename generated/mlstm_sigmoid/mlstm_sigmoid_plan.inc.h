@@ -368,18 +368,18 @@ static const cellgen_kept CELLGEN_NAME(mlstm_sigmoid_sequence_backward_kept)[] =
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(mlstm_sigmoid_sequence_backward_totals)[] = {
-    {27, -1, 4, 1, 0, 40}, /* 0 d_w_q */
-    {28, -1, 4, 1, 0, 41}, /* 1 d_w_k */
-    {29, -1, 5, 1, 0, 42}, /* 2 d_w_v */
-    {30, -1, 5, 1, 0, 43}, /* 3 d_w_o */
-    {31, -1, 1, 0, 0, 44}, /* 4 d_b_q */
-    {32, -1, 1, 0, 0, 45}, /* 5 d_b_k */
-    {33, -1, 2, 0, 0, 46}, /* 6 d_b_v */
-    {34, -1, 2, 0, 0, 47}, /* 7 d_b_o */
-    {35, -1, 6, 1, 0, 48}, /* 8 d_w_i */
-    {36, -1, 6, 1, 0, 49}, /* 9 d_w_f */
-    {37, -1, 3, 0, 0, 50}, /* 10 d_b_i */
-    {38, -1, 3, 0, 0, 51}, /* 11 d_b_f */
+    {27, -1, 4, 1, 0, 40, 0, 0}, /* 0 d_w_q */
+    {28, -1, 4, 1, 0, 41, 0, 0}, /* 1 d_w_k */
+    {29, -1, 5, 1, 0, 42, 0, 0}, /* 2 d_w_v */
+    {30, -1, 5, 1, 0, 43, 0, 0}, /* 3 d_w_o */
+    {31, -1, 1, 0, 0, 44, 0, 0}, /* 4 d_b_q */
+    {32, -1, 1, 0, 0, 45, 0, 0}, /* 5 d_b_k */
+    {33, -1, 2, 0, 0, 46, 0, 0}, /* 6 d_b_v */
+    {34, -1, 2, 0, 0, 47, 0, 0}, /* 7 d_b_o */
+    {35, -1, 6, 1, 0, 48, 0, 0}, /* 8 d_w_i */
+    {36, -1, 6, 1, 0, 49, 0, 0}, /* 9 d_w_f */
+    {37, -1, 3, 0, 0, 50, 0, 0}, /* 10 d_b_i */
+    {38, -1, 3, 0, 0, 51, 0, 0}, /* 11 d_b_f */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(mlstm_sigmoid_sequence_backward_sums)[] = {
@@ -472,6 +472,8 @@ static const cg_stage CELLGEN_NAME(mlstm_sigmoid_sequence_backward_reverse_stage
 };
 /* places */
 static const int16_t CELLGEN_NAME(mlstm_sigmoid_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8,};
+/* members */
+static const int16_t CELLGEN_NAME(mlstm_sigmoid_sequence_backward_deferred_1_wants)[] = {38, 37, 32, 31, 36, 35, 28, 24,};
 /* places */
 static const int16_t CELLGEN_NAME(mlstm_sigmoid_sequence_backward_deferred_2_uses)[] = {11, 12, 9, 10,};
 /* members */
@@ -500,6 +502,8 @@ static const cellgen_outer_row CELLGEN_NAME(mlstm_sigmoid_sequence_backward_defe
 };
 /* places */
 static const int16_t CELLGEN_NAME(mlstm_sigmoid_sequence_backward_deferred_5_uses)[] = {7, 23, 8, 24, 4, 25, 26, 27, 21, 22,};
+/* members */
+static const int16_t CELLGEN_NAME(mlstm_sigmoid_sequence_backward_deferred_5_wants)[] = {38, 37, 36, 35, 24,};
 /* places */
 static const int16_t CELLGEN_NAME(mlstm_sigmoid_sequence_backward_deferred_6_uses)[] = {16, 26, 27, 28, 29,};
 /* use, offset, rows, head_step, packed_after */
@@ -580,7 +584,7 @@ static const cg_stage CELLGEN_NAME(mlstm_sigmoid_sequence_backward_deferred_stag
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(mlstm_sigmoid_sequence_backward_deferred_1), /* equations */
         9, CELLGEN_NAME(mlstm_sigmoid_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 8, CELLGEN_NAME(mlstm_sigmoid_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -619,7 +623,7 @@ static const cg_stage CELLGEN_NAME(mlstm_sigmoid_sequence_backward_deferred_stag
         3, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(mlstm_sigmoid_sequence_backward_deferred_5), /* equations */
         10, CELLGEN_NAME(mlstm_sigmoid_sequence_backward_deferred_5_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 5, CELLGEN_NAME(mlstm_sigmoid_sequence_backward_deferred_5_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },

@@ -391,10 +391,10 @@ int CELLGEN_NAME(multiplicative_lstm_weight_gradients)(int64_t nB, int64_t nI, i
     }
 
     /* x_w_m = x @ w_m */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_m, nH, x_w_m_rows, nH, 0);
+    if (args->d_u) cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_m, nH, x_w_m_rows, nH, 0);
 
     /* h_prev_u_m = h_prev @ u_m */
-    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_m, nH, h_prev_u_m_rows, nH, 0);
+    if (args->d_u) cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_m, nH, h_prev_u_m_rows, nH, 0);
 
     /* d_w = x.T @ d_b_x_w_m_u */
     if (args->d_w) cg_gemm_tn(nI, 4 * nH, nB, args->x, nI, args->d_b_x_w_m_u, 4 * nH, args->d_w, 4 * nH, 0);
@@ -406,16 +406,19 @@ int CELLGEN_NAME(multiplicative_lstm_weight_gradients)(int64_t nB, int64_t nI, i
     if (args->d_w_m) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_x_w_m, nH, args->d_w_m, nH, 0);
 
     /* m = x_w_m * h_prev_u_m */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *x_w_m_row = x_w_m_rows + row * nH;
-        const real *h_prev_u_m_row = h_prev_u_m_rows + row * nH;
-        real *m_row = m_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real x_w_m = x_w_m_row[unit];
-            const real h_prev_u_m = h_prev_u_m_row[unit];
-            m_row[unit] = x_w_m * h_prev_u_m;
+    if (args->d_u) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *x_w_m_row = x_w_m_rows + row * nH;
+            const real *h_prev_u_m_row = h_prev_u_m_rows + row * nH;
+            real *m_row = m_rows + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real x_w_m = x_w_m_row[unit];
+                const real h_prev_u_m = h_prev_u_m_row[unit];
+                m_row[unit] = x_w_m * h_prev_u_m;
+            }
         }
+
     }
 
     /* d_u = m.T @ d_b_x_w_m_u */

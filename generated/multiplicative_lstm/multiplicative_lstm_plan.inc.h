@@ -281,11 +281,11 @@ static const cellgen_kept CELLGEN_NAME(multiplicative_lstm_sequence_backward_kep
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(multiplicative_lstm_sequence_backward_totals)[] = {
-    {22, -1, 1, 1, 0, 19}, /* 0 d_w_m */
-    {23, -1, 2, 1, 0, 20}, /* 1 d_u_m */
-    {24, -1, 3, 1, 0, 21}, /* 2 d_w */
-    {25, -1, 4, 1, 0, 22}, /* 3 d_u */
-    {26, -1, 5, 0, 0, 23}, /* 4 d_b */
+    {22, -1, 1, 1, 0, 19, 0, 0}, /* 0 d_w_m */
+    {23, -1, 2, 1, 0, 20, 0, 0}, /* 1 d_u_m */
+    {24, -1, 3, 1, 0, 21, 0, 0}, /* 2 d_w */
+    {25, -1, 4, 1, 0, 22, 0, 0}, /* 3 d_u */
+    {26, -1, 5, 0, 0, 23, 0, 0}, /* 4 d_b */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(multiplicative_lstm_sequence_backward_sums)[] = {{26, -1, 5, 8}, /* 0 d_b */};
@@ -386,6 +386,8 @@ static const cg_stage CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse
 };
 /* places */
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1_uses)[] = {0, 1, 2,};
+/* members */
+static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1_wants)[] = {25,};
 /* places */
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2_uses)[] = {4, 3,};
 /* members */
@@ -452,7 +454,7 @@ static const cg_stage CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferre
         0, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1), /* equations */
         3, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },

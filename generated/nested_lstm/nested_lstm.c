@@ -780,22 +780,22 @@ int CELLGEN_NAME(nested_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t n
     }
 
     /* x_w_i_h_prev = x @ w_i */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_i, nH, x_w_i_h_prev_rows, nH, 0);
+    if (args->d_r_c || args->d_r_f || args->d_r_i || args->d_r_o || args->d_v_c || args->d_v_f || args->d_v_i || args->d_v_o) cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_i, nH, x_w_i_h_prev_rows, nH, 0);
 
     /* x_w_i_h_prev += h_prev @ u_i */
-    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_i, nH, x_w_i_h_prev_rows, nH, 1);
+    if (args->d_r_c || args->d_r_f || args->d_r_i || args->d_r_o || args->d_v_c || args->d_v_f || args->d_v_i || args->d_v_o) cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_i, nH, x_w_i_h_prev_rows, nH, 1);
 
     /* x_w_f_h_prev = x @ w_f */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_f, nH, x_w_f_h_prev_rows, nH, 0);
+    if (args->d_r_c || args->d_r_f || args->d_r_i || args->d_r_o || args->d_v_c || args->d_v_f || args->d_v_i || args->d_v_o) cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_f, nH, x_w_f_h_prev_rows, nH, 0);
 
     /* x_w_f_h_prev += h_prev @ u_f */
-    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_f, nH, x_w_f_h_prev_rows, nH, 1);
+    if (args->d_r_c || args->d_r_f || args->d_r_i || args->d_r_o || args->d_v_c || args->d_v_f || args->d_v_i || args->d_v_o) cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_f, nH, x_w_f_h_prev_rows, nH, 1);
 
     /* x_w_c_h_prev = x @ w_c */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_c, nH, x_w_c_h_prev_rows, nH, 0);
+    if (args->d_r_c || args->d_r_f || args->d_r_i || args->d_r_o || args->d_v_c || args->d_v_f || args->d_v_i || args->d_v_o) cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_c, nH, x_w_c_h_prev_rows, nH, 0);
 
     /* x_w_c_h_prev += h_prev @ u_c */
-    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_c, nH, x_w_c_h_prev_rows, nH, 1);
+    if (args->d_r_c || args->d_r_f || args->d_r_i || args->d_r_o || args->d_v_c || args->d_v_f || args->d_v_i || args->d_v_o) cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_c, nH, x_w_c_h_prev_rows, nH, 1);
 
     /* d_u_o = h_prev.T @ d_o_pre */
     if (args->d_u_o) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_o_pre, nH, args->d_u_o, nH, 0);
@@ -825,30 +825,33 @@ int CELLGEN_NAME(nested_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t n
      * f = sigmoid(b_f + x_w_f_h_prev)
      * x_inner = tanh(b_c + x_w_c_h_prev) * i
      * h_inner = c_prev * f */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *c_prev_row = args->c_prev + row * nH;
-        const real *b_i_row = args->b_i;
-        const real *b_f_row = args->b_f;
-        const real *b_c_row = args->b_c;
-        const real *x_w_i_h_prev_row = x_w_i_h_prev_rows + row * nH;
-        const real *x_w_f_h_prev_row = x_w_f_h_prev_rows + row * nH;
-        const real *x_w_c_h_prev_row = x_w_c_h_prev_rows + row * nH;
-        real *x_inner_row = x_inner_rows + row * nH;
-        real *h_inner_row = h_inner_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real c_prev = c_prev_row[unit];
-            const real b_i = b_i_row[unit];
-            const real b_f = b_f_row[unit];
-            const real b_c = b_c_row[unit];
-            const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
-            const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
-            const real x_w_c_h_prev = x_w_c_h_prev_row[unit];
-            const real i = cg_sigmoid(b_i + x_w_i_h_prev);
-            const real f = cg_sigmoid(b_f + x_w_f_h_prev);
-            x_inner_row[unit] = cg_tanh(b_c + x_w_c_h_prev) * i;
-            h_inner_row[unit] = c_prev * f;
+    if (args->d_r_c || args->d_r_f || args->d_r_i || args->d_r_o || args->d_v_c || args->d_v_f || args->d_v_i || args->d_v_o) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *c_prev_row = args->c_prev + row * nH;
+            const real *b_i_row = args->b_i;
+            const real *b_f_row = args->b_f;
+            const real *b_c_row = args->b_c;
+            const real *x_w_i_h_prev_row = x_w_i_h_prev_rows + row * nH;
+            const real *x_w_f_h_prev_row = x_w_f_h_prev_rows + row * nH;
+            const real *x_w_c_h_prev_row = x_w_c_h_prev_rows + row * nH;
+            real *x_inner_row = x_inner_rows + row * nH;
+            real *h_inner_row = h_inner_rows + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real c_prev = c_prev_row[unit];
+                const real b_i = b_i_row[unit];
+                const real b_f = b_f_row[unit];
+                const real b_c = b_c_row[unit];
+                const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
+                const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
+                const real x_w_c_h_prev = x_w_c_h_prev_row[unit];
+                const real i = cg_sigmoid(b_i + x_w_i_h_prev);
+                const real f = cg_sigmoid(b_f + x_w_f_h_prev);
+                x_inner_row[unit] = cg_tanh(b_c + x_w_c_h_prev) * i;
+                h_inner_row[unit] = c_prev * f;
+            }
         }
+
     }
 
     /* d_r_o = h_inner.T @ d_o_inner_pre */

@@ -308,7 +308,7 @@ int CELLGEN_NAME(para_gru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* x_w_r = x @ w_r */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_r, nH, x_w_r_rows, nH, 0);
+    if (args->d_a_n) cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_r, nH, x_w_r_rows, nH, 0);
 
     /* d_w_n = x.T @ d_n_pre */
     if (args->d_w_n) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_n_pre, nH, args->d_w_n, nH, 0);

@@ -204,15 +204,15 @@ static const cellgen_kept CELLGEN_NAME(para_gru_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(para_gru_sequence_backward_totals)[] = {
-    {16, -1, 1, 1, 0, 18}, /* 0 d_w_z */
-    {17, -1, 0, 0, 0, 19}, /* 1 d_a_z */
-    {18, -1, 0, 0, 0, 20}, /* 2 d_b_z */
-    {19, -1, 1, 1, 0, 21}, /* 3 d_w_r */
-    {20, -1, 0, 0, 0, 22}, /* 4 d_a_r */
-    {21, -1, 0, 0, 0, 23}, /* 5 d_b_r */
-    {22, -1, 1, 1, 0, 24}, /* 6 d_w_n */
-    {23, -1, 0, 0, 0, 25}, /* 7 d_a_n */
-    {24, -1, 0, 0, 0, 26}, /* 8 d_b_n */
+    {16, -1, 1, 1, 0, 18, 0, 0}, /* 0 d_w_z */
+    {17, -1, 0, 0, 0, 19, 0, 0}, /* 1 d_a_z */
+    {18, -1, 0, 0, 0, 20, 0, 0}, /* 2 d_b_z */
+    {19, -1, 1, 1, 0, 21, 0, 0}, /* 3 d_w_r */
+    {20, -1, 0, 0, 0, 22, 0, 0}, /* 4 d_a_r */
+    {21, -1, 0, 0, 0, 23, 0, 0}, /* 5 d_b_r */
+    {22, -1, 1, 1, 0, 24, 0, 0}, /* 6 d_w_n */
+    {23, -1, 0, 0, 0, 25, 0, 0}, /* 7 d_a_n */
+    {24, -1, 0, 0, 0, 26, 0, 0}, /* 8 d_b_n */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(para_gru_sequence_backward_sums)[] = {

@@ -234,17 +234,17 @@ static const cellgen_kept CELLGEN_NAME(para_lstm_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(para_lstm_sequence_backward_totals)[] = {
-    {23, -1, 1, 1, 0, 22}, /* 0 d_w_f */
-    {24, -1, 0, 0, 0, 23}, /* 1 d_a_f */
-    {25, -1, 0, 0, 0, 24}, /* 2 d_p_f */
-    {26, -1, 0, 0, 0, 25}, /* 3 d_b_f */
-    {27, -1, 1, 1, 0, 26}, /* 4 d_w_g */
-    {28, -1, 0, 0, 0, 27}, /* 5 d_a_g */
-    {29, -1, 0, 0, 0, 28}, /* 6 d_b_g */
-    {30, -1, 1, 1, 0, 29}, /* 7 d_w_o */
-    {31, -1, 0, 0, 0, 30}, /* 8 d_a_o */
-    {32, -1, 0, 0, 0, 31}, /* 9 d_p_o */
-    {33, -1, 0, 0, 0, 32}, /* 10 d_b_o */
+    {23, -1, 1, 1, 0, 22, 0, 0}, /* 0 d_w_f */
+    {24, -1, 0, 0, 0, 23, 0, 0}, /* 1 d_a_f */
+    {25, -1, 0, 0, 0, 24, 0, 0}, /* 2 d_p_f */
+    {26, -1, 0, 0, 0, 25, 0, 0}, /* 3 d_b_f */
+    {27, -1, 1, 1, 0, 26, 0, 0}, /* 4 d_w_g */
+    {28, -1, 0, 0, 0, 27, 0, 0}, /* 5 d_a_g */
+    {29, -1, 0, 0, 0, 28, 0, 0}, /* 6 d_b_g */
+    {30, -1, 1, 1, 0, 29, 0, 0}, /* 7 d_w_o */
+    {31, -1, 0, 0, 0, 30, 0, 0}, /* 8 d_a_o */
+    {32, -1, 0, 0, 0, 31, 0, 0}, /* 9 d_p_o */
+    {33, -1, 0, 0, 0, 32, 0, 0}, /* 10 d_b_o */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(para_lstm_sequence_backward_sums)[] = {

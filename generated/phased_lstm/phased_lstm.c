@@ -392,16 +392,16 @@ int CELLGEN_NAME(phased_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre = d_o_pre @ u_o.T */
-    cg_gemm_nt(nB, nH, nH, args->d_o_pre, nH, args->u_o, nH, d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_o_pre, nH, args->u_o, nH, d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro, nH, 0);
 
     /* d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre += d_tanh_pre @ u_c.T */
-    cg_gemm_nt(nB, nH, nH, args->d_tanh_pre, nH, args->u_c, nH, d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_tanh_pre, nH, args->u_c, nH, d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro, nH, 1);
 
     /* d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre += d_f_pre @ u_f.T */
-    cg_gemm_nt(nB, nH, nH, args->d_f_pre, nH, args->u_f, nH, d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_f_pre, nH, args->u_f, nH, d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro, nH, 1);
 
     /* d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre += d_i_pre @ u_i.T */
-    cg_gemm_nt(nB, nH, nH, args->d_i_pre, nH, args->u_i, nH, d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_i_pre, nH, args->u_i, nH, d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro, nH, 1);
 
     /* d_x = d_o_pre @ w_o.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_o_pre, nH, args->w_o, nH, args->d_x, nI, 0);

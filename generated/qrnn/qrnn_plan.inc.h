@@ -191,12 +191,12 @@ static const cellgen_kept CELLGEN_NAME(qrnn_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(qrnn_sequence_backward_totals)[] = {
-    {14, -1, 1, 1, 0, 15}, /* 0 d_w_z */
-    {15, -1, 1, 1, 0, 16}, /* 1 d_w_f */
-    {16, -1, 1, 1, 0, 17}, /* 2 d_w_o */
-    {17, -1, 0, 0, 0, 18}, /* 3 d_b_z */
-    {18, -1, 0, 0, 0, 19}, /* 4 d_b_f */
-    {19, -1, 0, 0, 0, 20}, /* 5 d_b_o */
+    {14, -1, 1, 1, 0, 15, 0, 0}, /* 0 d_w_z */
+    {15, -1, 1, 1, 0, 16, 0, 0}, /* 1 d_w_f */
+    {16, -1, 1, 1, 0, 17, 0, 0}, /* 2 d_w_o */
+    {17, -1, 0, 0, 0, 18, 0, 0}, /* 3 d_b_z */
+    {18, -1, 0, 0, 0, 19, 0, 0}, /* 4 d_b_f */
+    {19, -1, 0, 0, 0, 20, 0, 0}, /* 5 d_b_o */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(qrnn_sequence_backward_sums)[] = {

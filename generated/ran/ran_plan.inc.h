@@ -223,13 +223,13 @@ static const cellgen_kept CELLGEN_NAME(ran_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(ran_sequence_backward_totals)[] = {
-    {20, -1, 1, 1, 0, 17}, /* 0 d_w_c */
-    {21, -1, 1, 1, 0, 18}, /* 1 d_w_i */
-    {22, -1, 2, 1, 0, 19}, /* 2 d_u_i */
-    {23, -1, 0, 0, 0, 20}, /* 3 d_b_i */
-    {24, -1, 1, 1, 0, 21}, /* 4 d_w_f */
-    {25, -1, 2, 1, 0, 22}, /* 5 d_u_f */
-    {26, -1, 0, 0, 0, 23}, /* 6 d_b_f */
+    {20, -1, 1, 1, 0, 17, 0, 0}, /* 0 d_w_c */
+    {21, -1, 1, 1, 0, 18, 0, 0}, /* 1 d_w_i */
+    {22, -1, 2, 1, 0, 19, 0, 0}, /* 2 d_u_i */
+    {23, -1, 0, 0, 0, 20, 0, 0}, /* 3 d_b_i */
+    {24, -1, 1, 1, 0, 21, 0, 0}, /* 4 d_w_f */
+    {25, -1, 2, 1, 0, 22, 0, 0}, /* 5 d_u_f */
+    {26, -1, 0, 0, 0, 23, 0, 0}, /* 6 d_b_f */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(ran_sequence_backward_sums)[] = {

@@ -426,13 +426,13 @@ int CELLGEN_NAME(recurrent_highway_2_full_backward)(int64_t nB, int64_t nI, int6
     }
 
     /* d_h_prev_1_d_t_1_pre_d_q_1_pre = d_c_1_pre @ r_c_1.T */
-    cg_gemm_nt(nB, nH, nH, args->d_c_1_pre, nH, args->r_c_1, nH, d_h_prev_1_d_t_1_pre_d_q_1_pre_rows, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_c_1_pre, nH, args->r_c_1, nH, d_h_prev_1_d_t_1_pre_d_q_1_pre_rows, nH, 0);
 
     /* d_h_prev_1_d_t_1_pre_d_q_1_pre += d_t_1_pre @ r_t_1.T */
-    cg_gemm_nt(nB, nH, nH, args->d_t_1_pre, nH, args->r_t_1, nH, d_h_prev_1_d_t_1_pre_d_q_1_pre_rows, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_t_1_pre, nH, args->r_t_1, nH, d_h_prev_1_d_t_1_pre_d_q_1_pre_rows, nH, 1);
 
     /* d_h_prev_1_d_t_1_pre_d_q_1_pre += d_q_1_pre @ r_h_1.T */
-    cg_gemm_nt(nB, nH, nH, args->d_q_1_pre, nH, args->r_h_1, nH, d_h_prev_1_d_t_1_pre_d_q_1_pre_rows, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_q_1_pre, nH, args->r_h_1, nH, d_h_prev_1_d_t_1_pre_d_q_1_pre_rows, nH, 1);
 
     /* d_x = d_c_1_pre @ w_c.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_c_1_pre, nH, args->w_c, nH, args->d_x, nI, 0);
@@ -564,22 +564,22 @@ int CELLGEN_NAME(recurrent_highway_2_full_weight_gradients)(int64_t nB, int64_t 
     }
 
     /* x_w_h_h_prev = x @ w_h */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_h, nH, x_w_h_h_prev_rows, nH, 0);
+    if (args->d_r_c_2 || args->d_r_h_2 || args->d_r_t_2) cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_h, nH, x_w_h_h_prev_rows, nH, 0);
 
     /* x_w_h_h_prev += h_prev @ r_h_1 */
-    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->r_h_1, nH, x_w_h_h_prev_rows, nH, 1);
+    if (args->d_r_c_2 || args->d_r_h_2 || args->d_r_t_2) cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->r_h_1, nH, x_w_h_h_prev_rows, nH, 1);
 
     /* x_w_t_h_prev = x @ w_t */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_t, nH, x_w_t_h_prev_rows, nH, 0);
+    if (args->d_r_c_2 || args->d_r_h_2 || args->d_r_t_2) cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_t, nH, x_w_t_h_prev_rows, nH, 0);
 
     /* x_w_t_h_prev += h_prev @ r_t_1 */
-    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->r_t_1, nH, x_w_t_h_prev_rows, nH, 1);
+    if (args->d_r_c_2 || args->d_r_h_2 || args->d_r_t_2) cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->r_t_1, nH, x_w_t_h_prev_rows, nH, 1);
 
     /* x_w_c_h_prev = x @ w_c */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_c, nH, x_w_c_h_prev_rows, nH, 0);
+    if (args->d_r_c_2 || args->d_r_h_2 || args->d_r_t_2) cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_c, nH, x_w_c_h_prev_rows, nH, 0);
 
     /* x_w_c_h_prev += h_prev @ r_c_1 */
-    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->r_c_1, nH, x_w_c_h_prev_rows, nH, 1);
+    if (args->d_r_c_2 || args->d_r_h_2 || args->d_r_t_2) cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->r_c_1, nH, x_w_c_h_prev_rows, nH, 1);
 
     /* d_r_c_1 = h_prev.T @ d_c_1_pre */
     if (args->d_r_c_1) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_c_1_pre, nH, args->d_r_c_1, nH, 0);
@@ -603,29 +603,32 @@ int CELLGEN_NAME(recurrent_highway_2_full_weight_gradients)(int64_t nB, int64_t 
      * t_1 = sigmoid(b_t_1 + x_w_t_h_prev)
      * c_1 = sigmoid(b_c_1 + x_w_c_h_prev)
      * s_1 = h_prev * c_1 + q_1 * t_1 */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *h_prev_row = args->h_prev + row * nH;
-        const real *b_h_1_row = args->b_h_1;
-        const real *b_t_1_row = args->b_t_1;
-        const real *b_c_1_row = args->b_c_1;
-        const real *x_w_h_h_prev_row = x_w_h_h_prev_rows + row * nH;
-        const real *x_w_t_h_prev_row = x_w_t_h_prev_rows + row * nH;
-        const real *x_w_c_h_prev_row = x_w_c_h_prev_rows + row * nH;
-        real *s_1_row = s_1_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real h_prev = h_prev_row[unit];
-            const real b_h_1 = b_h_1_row[unit];
-            const real b_t_1 = b_t_1_row[unit];
-            const real b_c_1 = b_c_1_row[unit];
-            const real x_w_h_h_prev = x_w_h_h_prev_row[unit];
-            const real x_w_t_h_prev = x_w_t_h_prev_row[unit];
-            const real x_w_c_h_prev = x_w_c_h_prev_row[unit];
-            const real q_1 = cg_tanh(b_h_1 + x_w_h_h_prev);
-            const real t_1 = cg_sigmoid(b_t_1 + x_w_t_h_prev);
-            const real c_1 = cg_sigmoid(b_c_1 + x_w_c_h_prev);
-            s_1_row[unit] = h_prev * c_1 + q_1 * t_1;
+    if (args->d_r_c_2 || args->d_r_h_2 || args->d_r_t_2) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *h_prev_row = args->h_prev + row * nH;
+            const real *b_h_1_row = args->b_h_1;
+            const real *b_t_1_row = args->b_t_1;
+            const real *b_c_1_row = args->b_c_1;
+            const real *x_w_h_h_prev_row = x_w_h_h_prev_rows + row * nH;
+            const real *x_w_t_h_prev_row = x_w_t_h_prev_rows + row * nH;
+            const real *x_w_c_h_prev_row = x_w_c_h_prev_rows + row * nH;
+            real *s_1_row = s_1_rows + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real h_prev = h_prev_row[unit];
+                const real b_h_1 = b_h_1_row[unit];
+                const real b_t_1 = b_t_1_row[unit];
+                const real b_c_1 = b_c_1_row[unit];
+                const real x_w_h_h_prev = x_w_h_h_prev_row[unit];
+                const real x_w_t_h_prev = x_w_t_h_prev_row[unit];
+                const real x_w_c_h_prev = x_w_c_h_prev_row[unit];
+                const real q_1 = cg_tanh(b_h_1 + x_w_h_h_prev);
+                const real t_1 = cg_sigmoid(b_t_1 + x_w_t_h_prev);
+                const real c_1 = cg_sigmoid(b_c_1 + x_w_c_h_prev);
+                s_1_row[unit] = h_prev * c_1 + q_1 * t_1;
+            }
         }
+
     }
 
     /* d_r_c_2 = s_1.T @ d_c_2_pre */

@@ -474,10 +474,10 @@ int CELLGEN_NAME(recurrent_highway_3_backward)(int64_t nB, int64_t nI, int64_t n
     }
 
     /* d_h_prev_1_d_q_1_pre = d_t_1_pre @ r_t_1.T */
-    cg_gemm_nt(nB, nH, nH, args->d_t_1_pre, nH, args->r_t_1, nH, d_h_prev_1_d_q_1_pre_rows, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_t_1_pre, nH, args->r_t_1, nH, d_h_prev_1_d_q_1_pre_rows, nH, 0);
 
     /* d_h_prev_1_d_q_1_pre += d_q_1_pre @ r_h_1.T */
-    cg_gemm_nt(nB, nH, nH, args->d_q_1_pre, nH, args->r_h_1, nH, d_h_prev_1_d_q_1_pre_rows, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_q_1_pre, nH, args->r_h_1, nH, d_h_prev_1_d_q_1_pre_rows, nH, 1);
 
     /* d_x = d_t_1_pre @ w_t.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_t_1_pre, nH, args->w_t, nH, args->d_x, nI, 0);
@@ -613,16 +613,16 @@ int CELLGEN_NAME(recurrent_highway_3_weight_gradients)(int64_t nB, int64_t nI, i
     }
 
     /* x_w_h_h_prev = x @ w_h */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_h, nH, x_w_h_h_prev_rows, nH, 0);
+    if (args->d_r_h_2 || args->d_r_h_3 || args->d_r_t_2 || args->d_r_t_3) cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_h, nH, x_w_h_h_prev_rows, nH, 0);
 
     /* x_w_h_h_prev += h_prev @ r_h_1 */
-    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->r_h_1, nH, x_w_h_h_prev_rows, nH, 1);
+    if (args->d_r_h_2 || args->d_r_h_3 || args->d_r_t_2 || args->d_r_t_3) cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->r_h_1, nH, x_w_h_h_prev_rows, nH, 1);
 
     /* x_w_t_h_prev = x @ w_t */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_t, nH, x_w_t_h_prev_rows, nH, 0);
+    if (args->d_r_h_2 || args->d_r_h_3 || args->d_r_t_2 || args->d_r_t_3) cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_t, nH, x_w_t_h_prev_rows, nH, 0);
 
     /* x_w_t_h_prev += h_prev @ r_t_1 */
-    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->r_t_1, nH, x_w_t_h_prev_rows, nH, 1);
+    if (args->d_r_h_2 || args->d_r_h_3 || args->d_r_t_2 || args->d_r_t_3) cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->r_t_1, nH, x_w_t_h_prev_rows, nH, 1);
 
     /* d_r_t_1 = h_prev.T @ d_t_1_pre */
     if (args->d_r_t_1) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_t_1_pre, nH, args->d_r_t_1, nH, 0);
@@ -639,31 +639,34 @@ int CELLGEN_NAME(recurrent_highway_3_weight_gradients)(int64_t nB, int64_t nI, i
     /* q_1 = tanh(b_h_1 + x_w_h_h_prev)
      * t_1 = sigmoid(b_t_1 + x_w_t_h_prev)
      * s_1 = h_prev * (1 - t_1) + q_1 * t_1 */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *h_prev_row = args->h_prev + row * nH;
-        const real *b_h_1_row = args->b_h_1;
-        const real *b_t_1_row = args->b_t_1;
-        const real *x_w_h_h_prev_row = x_w_h_h_prev_rows + row * nH;
-        const real *x_w_t_h_prev_row = x_w_t_h_prev_rows + row * nH;
-        real *s_1_row = s_1_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real h_prev = h_prev_row[unit];
-            const real b_h_1 = b_h_1_row[unit];
-            const real b_t_1 = b_t_1_row[unit];
-            const real x_w_h_h_prev = x_w_h_h_prev_row[unit];
-            const real x_w_t_h_prev = x_w_t_h_prev_row[unit];
-            const real q_1 = cg_tanh(b_h_1 + x_w_h_h_prev);
-            const real t_1 = cg_sigmoid(b_t_1 + x_w_t_h_prev);
-            s_1_row[unit] = h_prev * (1 - t_1) + q_1 * t_1;
+    if (args->d_r_h_2 || args->d_r_h_3 || args->d_r_t_2 || args->d_r_t_3) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *h_prev_row = args->h_prev + row * nH;
+            const real *b_h_1_row = args->b_h_1;
+            const real *b_t_1_row = args->b_t_1;
+            const real *x_w_h_h_prev_row = x_w_h_h_prev_rows + row * nH;
+            const real *x_w_t_h_prev_row = x_w_t_h_prev_rows + row * nH;
+            real *s_1_row = s_1_rows + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real h_prev = h_prev_row[unit];
+                const real b_h_1 = b_h_1_row[unit];
+                const real b_t_1 = b_t_1_row[unit];
+                const real x_w_h_h_prev = x_w_h_h_prev_row[unit];
+                const real x_w_t_h_prev = x_w_t_h_prev_row[unit];
+                const real q_1 = cg_tanh(b_h_1 + x_w_h_h_prev);
+                const real t_1 = cg_sigmoid(b_t_1 + x_w_t_h_prev);
+                s_1_row[unit] = h_prev * (1 - t_1) + q_1 * t_1;
+            }
         }
+
     }
 
     /* s_1_r_h_2 = s_1 @ r_h_2 */
-    cg_gemm_nn(nB, nH, nH, s_1_rows, nH, args->r_h_2, nH, s_1_r_h_2_rows, nH, 0);
+    if (args->d_r_h_3 || args->d_r_t_3) cg_gemm_nn(nB, nH, nH, s_1_rows, nH, args->r_h_2, nH, s_1_r_h_2_rows, nH, 0);
 
     /* s_1_r_t_2 = s_1 @ r_t_2 */
-    cg_gemm_nn(nB, nH, nH, s_1_rows, nH, args->r_t_2, nH, s_1_r_t_2_rows, nH, 0);
+    if (args->d_r_h_3 || args->d_r_t_3) cg_gemm_nn(nB, nH, nH, s_1_rows, nH, args->r_t_2, nH, s_1_r_t_2_rows, nH, 0);
 
     /* d_r_t_2 = s_1.T @ d_t_2_pre */
     if (args->d_r_t_2) cg_gemm_tn(nH, nH, nB, s_1_rows, nH, args->d_t_2_pre, nH, args->d_r_t_2, nH, 0);
@@ -674,24 +677,27 @@ int CELLGEN_NAME(recurrent_highway_3_weight_gradients)(int64_t nB, int64_t nI, i
     /* q_2 = tanh(b_h_2 + s_1_r_h_2)
      * t_2 = sigmoid(b_t_2 + s_1_r_t_2)
      * s_2 = s_1 * (1 - t_2) + q_2 * t_2 */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *b_h_2_row = args->b_h_2;
-        const real *b_t_2_row = args->b_t_2;
-        const real *s_1_row = s_1_rows + row * nH;
-        const real *s_1_r_h_2_row = s_1_r_h_2_rows + row * nH;
-        const real *s_1_r_t_2_row = s_1_r_t_2_rows + row * nH;
-        real *s_2_row = s_2_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real b_h_2 = b_h_2_row[unit];
-            const real b_t_2 = b_t_2_row[unit];
-            const real s_1 = s_1_row[unit];
-            const real s_1_r_h_2 = s_1_r_h_2_row[unit];
-            const real s_1_r_t_2 = s_1_r_t_2_row[unit];
-            const real q_2 = cg_tanh(b_h_2 + s_1_r_h_2);
-            const real t_2 = cg_sigmoid(b_t_2 + s_1_r_t_2);
-            s_2_row[unit] = s_1 * (1 - t_2) + q_2 * t_2;
+    if (args->d_r_h_3 || args->d_r_t_3) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *b_h_2_row = args->b_h_2;
+            const real *b_t_2_row = args->b_t_2;
+            const real *s_1_row = s_1_rows + row * nH;
+            const real *s_1_r_h_2_row = s_1_r_h_2_rows + row * nH;
+            const real *s_1_r_t_2_row = s_1_r_t_2_rows + row * nH;
+            real *s_2_row = s_2_rows + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real b_h_2 = b_h_2_row[unit];
+                const real b_t_2 = b_t_2_row[unit];
+                const real s_1 = s_1_row[unit];
+                const real s_1_r_h_2 = s_1_r_h_2_row[unit];
+                const real s_1_r_t_2 = s_1_r_t_2_row[unit];
+                const real q_2 = cg_tanh(b_h_2 + s_1_r_h_2);
+                const real t_2 = cg_sigmoid(b_t_2 + s_1_r_t_2);
+                s_2_row[unit] = s_1 * (1 - t_2) + q_2 * t_2;
+            }
         }
+
     }
 
     /* d_r_t_3 = s_2.T @ d_t_3_pre */

@@ -228,9 +228,9 @@ static const cellgen_kept CELLGEN_NAME(retnet_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(retnet_sequence_backward_totals)[] = {
-    {14, -1, 3, 1, 0, 13}, /* 0 d_w_q */
-    {15, -1, 3, 1, 0, 14}, /* 1 d_w_k */
-    {16, -1, 4, 1, 0, 15}, /* 2 d_w_v */
+    {14, -1, 3, 1, 0, 13, 0, 0}, /* 0 d_w_q */
+    {15, -1, 3, 1, 0, 14, 0, 0}, /* 1 d_w_k */
+    {16, -1, 4, 1, 0, 15, 0, 0}, /* 2 d_w_v */
 };
 /* places */
 static const int16_t CELLGEN_NAME(retnet_sequence_backward_reverse_1_uses)[] = {2, 3,};

@@ -265,10 +265,10 @@ int CELLGEN_NAME(rg_lru_backward)(int64_t nB, int64_t nH,
     }
 
     /* d_x_1_d_r_pre = d_i_pre @ w_x.T */
-    cg_gemm_nt(nB, nH, nH, args->d_i_pre, nH, args->w_x, nH, d_x_1_d_r_pre_rows, nH, 0);
+    if (args->d_x) cg_gemm_nt(nB, nH, nH, args->d_i_pre, nH, args->w_x, nH, d_x_1_d_r_pre_rows, nH, 0);
 
     /* d_x_1_d_r_pre += d_r_pre @ w_a.T */
-    cg_gemm_nt(nB, nH, nH, args->d_r_pre, nH, args->w_a, nH, d_x_1_d_r_pre_rows, nH, 1);
+    if (args->d_x) cg_gemm_nt(nB, nH, nH, args->d_r_pre, nH, args->w_a, nH, d_x_1_d_r_pre_rows, nH, 1);
 
     /* d_x = d_h * i * where((rest > 0), sqrt_rest, 0) + d_x_1_d_r_pre */
     if (args->d_x) {
@@ -350,7 +350,7 @@ int CELLGEN_NAME(rg_lru_weight_gradients)(int64_t nB, int64_t nH,
     }
 
     /* x_w_a = x @ w_a */
-    cg_gemm_nn(nB, nH, nH, args->x, nH, args->w_a, nH, x_w_a_rows, nH, 0);
+    if (args->d_lam) cg_gemm_nn(nB, nH, nH, args->x, nH, args->w_a, nH, x_w_a_rows, nH, 0);
 
     /* d_w_x = x.T @ d_i_pre */
     if (args->d_w_x) cg_gemm_tn(nH, nH, nB, args->x, nH, args->d_i_pre, nH, args->d_w_x, nH, 0);
@@ -360,7 +360,7 @@ int CELLGEN_NAME(rg_lru_weight_gradients)(int64_t nB, int64_t nH,
 
     /* r = sigmoid(b_a + x_w_a)
      * d_softplus_lam = sum(d_softplus_lam_terms -> (H,)) */
-    {
+    if (args->d_lam) {
         real *d_softplus_lam_row = d_softplus_lam_rows;
         for (int64_t unit = 0; unit < nH; ++unit) d_softplus_lam_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -630,16 +630,19 @@ static void CELLGEN_NAME(rg_lru_sequence_backward_epilogue)(const cg_frame *fram
     const CELLGEN_NAME(rg_lru_sequence_backward_args) *const args = (const CELLGEN_NAME(rg_lru_sequence_backward_args) *)frame->args;
     (void)args;
     /* d_lam = d_softplus_lam * sigmoid(lam) */
-    {
-        const real *d_softplus_lam_row = frame->memory[13];
-        const real *lam_row = args->lam;
-        real *d_lam_row = args->d_lam;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_softplus_lam = d_softplus_lam_row[unit];
-            const real lam = lam_row[unit];
-            d_lam_row[unit] = d_softplus_lam * cg_sigmoid(lam);
+    if (args->d_lam) {
+        {
+            const real *d_softplus_lam_row = frame->memory[13];
+            const real *lam_row = args->lam;
+            real *d_lam_row = args->d_lam;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_softplus_lam = d_softplus_lam_row[unit];
+                const real lam = lam_row[unit];
+                d_lam_row[unit] = d_softplus_lam * cg_sigmoid(lam);
+            }
         }
+
     }
 
 }

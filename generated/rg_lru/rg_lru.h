@@ -122,7 +122,7 @@ typedef struct {
     CELLGEN_MEMBER float *d_w_x;                /* (H, H), NULL: not wanted */
     CELLGEN_MEMBER float *d_b_a;                /* (H), NULL: not wanted */
     CELLGEN_MEMBER float *d_b_x;                /* (H), NULL: not wanted */
-    CELLGEN_MEMBER float *d_lam;                /* (H) */
+    CELLGEN_MEMBER float *d_lam;                /* (H), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -242,7 +242,7 @@ typedef struct {
     CELLGEN_MEMBER double *d_w_x;               /* (H, H), NULL: not wanted */
     CELLGEN_MEMBER double *d_b_a;               /* (H), NULL: not wanted */
     CELLGEN_MEMBER double *d_b_x;               /* (H), NULL: not wanted */
-    CELLGEN_MEMBER double *d_lam;               /* (H) */
+    CELLGEN_MEMBER double *d_lam;               /* (H), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */

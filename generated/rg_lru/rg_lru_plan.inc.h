@@ -134,7 +134,7 @@ static const cellgen_member CELLGEN_NAME(rg_lru_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 1}, /* 13 d_w_x */
     {CELLGEN_SUMMED, 0}, /* 14 d_b_a */
     {CELLGEN_SUMMED, 0}, /* 15 d_b_x */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 0}, /* 16 d_lam */
+    {CELLGEN_SUMMED, 0}, /* 16 d_lam */
 };
 /* member, width, strides, flags, stage, later, only, rows */
 static const cellgen_series_row CELLGEN_NAME(rg_lru_sequence_backward_over_time)[] = {
@@ -180,13 +180,15 @@ static const cellgen_kept CELLGEN_NAME(rg_lru_sequence_backward_kept)[] = {
     {1, 0, -1}, /* 0 d_h_in_time */
     {2, 0, -1}, /* 1 exp_log_a_time */
 };
+/* members */
+static const int16_t CELLGEN_NAME(rg_lru_sequence_backward_total_d_softplus_lam_wants)[] = {16,};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(rg_lru_sequence_backward_totals)[] = {
-    {12, -1, 1, 1, 0, 19}, /* 0 d_w_a */
-    {13, -1, 1, 1, 0, 20}, /* 1 d_w_x */
-    {14, -1, 0, 0, 0, 21}, /* 2 d_b_a */
-    {15, -1, 0, 0, 0, 22}, /* 3 d_b_x */
-    {-1, 13, 0, 0, 0, -1}, /* 4 total_d_softplus_lam */
+    {12, -1, 1, 1, 0, 19, 0, 0}, /* 0 d_w_a */
+    {13, -1, 1, 1, 0, 20, 0, 0}, /* 1 d_w_x */
+    {14, -1, 0, 0, 0, 21, 0, 0}, /* 2 d_b_a */
+    {15, -1, 0, 0, 0, 22, 0, 0}, /* 3 d_b_x */
+    {-1, 13, 0, 0, 0, -1, 1, CELLGEN_NAME(rg_lru_sequence_backward_total_d_softplus_lam_wants)}, /* 4 total_d_softplus_lam */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(rg_lru_sequence_backward_sums)[] = {
@@ -219,6 +221,8 @@ static const cg_stage CELLGEN_NAME(rg_lru_sequence_backward_reverse_stages)[] = 
 };
 /* places */
 static const int16_t CELLGEN_NAME(rg_lru_sequence_backward_deferred_1_uses)[] = {3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 0, 1, 2,};
+/* members */
+static const int16_t CELLGEN_NAME(rg_lru_sequence_backward_deferred_1_wants)[] = {14, 15, 16, 12, 13, 10,};
 /* places */
 static const int16_t CELLGEN_NAME(rg_lru_sequence_backward_deferred_2_uses)[] = {4, 12, 13, 14, 15,};
 /* use, offset, rows, head_step, packed_after */
@@ -277,7 +281,7 @@ static const cg_stage CELLGEN_NAME(rg_lru_sequence_backward_deferred_stages)[] =
         0, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(rg_lru_sequence_backward_deferred_1), /* equations */
         14, CELLGEN_NAME(rg_lru_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 6, CELLGEN_NAME(rg_lru_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -469,7 +473,7 @@ static const cellgen_value rg_lru_sequence_backward_values[] = {
     {"d_w_x", "w_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rg_lru_axes + 1, rg_lru_axes + 1}},
     {"d_b_a", "b_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
     {"d_b_x", "b_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
-    {"d_lam", "lam", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
+    {"d_lam", "lam", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
 };
 static const int64_t rg_lru_sequence_backward_dims[] = {0, 1, 2};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */

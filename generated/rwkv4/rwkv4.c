@@ -1222,16 +1222,19 @@ static void CELLGEN_NAME(rwkv4_sequence_backward_epilogue)(const cg_frame *frame
     const CELLGEN_NAME(rwkv4_sequence_backward_args) *const args = (const CELLGEN_NAME(rwkv4_sequence_backward_args) *)frame->args;
     (void)args;
     /* d_decay = strong_product(d_exp_decay, exp_decay) */
-    {
-        const real *d_exp_decay_row = frame->memory[37];
-        const real *exp_decay_row = frame->memory[0];
-        real *d_decay_row = args->d_decay;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_exp_decay = d_exp_decay_row[unit];
-            const real exp_decay = exp_decay_row[unit];
-            d_decay_row[unit] = cg_strong_product(d_exp_decay, exp_decay);
+    if (args->d_decay) {
+        {
+            const real *d_exp_decay_row = frame->memory[37];
+            const real *exp_decay_row = frame->memory[0];
+            real *d_decay_row = args->d_decay;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_exp_decay = d_exp_decay_row[unit];
+                const real exp_decay = exp_decay_row[unit];
+                d_decay_row[unit] = cg_strong_product(d_exp_decay, exp_decay);
+            }
         }
+
     }
 
 }

@@ -227,7 +227,7 @@ typedef struct {
     CELLGEN_MEMBER float *d_w_k;                /* (H, H), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_v;                /* (H, H), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_o;                /* (H, H), NULL: not wanted */
-    CELLGEN_MEMBER float *d_decay;              /* (H) */
+    CELLGEN_MEMBER float *d_decay;              /* (H), NULL: not wanted */
     CELLGEN_MEMBER float *d_u;                  /* (H), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -440,7 +440,7 @@ typedef struct {
     CELLGEN_MEMBER double *d_w_k;               /* (H, H), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_v;               /* (H, H), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_o;               /* (H, H), NULL: not wanted */
-    CELLGEN_MEMBER double *d_decay;             /* (H) */
+    CELLGEN_MEMBER double *d_decay;             /* (H), NULL: not wanted */
     CELLGEN_MEMBER double *d_u;                 /* (H), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */

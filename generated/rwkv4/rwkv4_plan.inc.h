@@ -267,7 +267,7 @@ static const cellgen_member CELLGEN_NAME(rwkv4_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 1}, /* 39 d_w_k */
     {CELLGEN_SUMMED, 1}, /* 40 d_w_v */
     {CELLGEN_SUMMED, 1}, /* 41 d_w_o */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 0}, /* 42 d_decay */
+    {CELLGEN_SUMMED, 0}, /* 42 d_decay */
     {CELLGEN_SUMMED, 0}, /* 43 d_u */
 };
 /* member, width, strides, flags, stage, later, only, rows */
@@ -366,17 +366,19 @@ static const cellgen_kept CELLGEN_NAME(rwkv4_sequence_backward_kept)[] = {
     {26, 0, -1}, /* 8 d_x_r_time */
     {19, 0, -1}, /* 9 d_u_terms_2_time */
 };
+/* members */
+static const int16_t CELLGEN_NAME(rwkv4_sequence_backward_total_d_exp_decay_wants)[] = {42,};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(rwkv4_sequence_backward_totals)[] = {
-    {35, -1, 0, 0, 0, 51}, /* 0 d_mu_r */
-    {36, -1, 0, 0, 0, 52}, /* 1 d_mu_k */
-    {37, -1, 0, 0, 0, 53}, /* 2 d_mu_v */
-    {38, -1, 1, 1, 0, 54}, /* 3 d_w_r */
-    {39, -1, 1, 1, 0, 55}, /* 4 d_w_k */
-    {40, -1, 1, 1, 0, 56}, /* 5 d_w_v */
-    {41, -1, 1, 1, 0, 57}, /* 6 d_w_o */
-    {43, -1, 0, 0, 0, 58}, /* 7 d_u */
-    {-1, 37, 0, 0, 0, -1}, /* 8 total_d_exp_decay */
+    {35, -1, 0, 0, 0, 51, 0, 0}, /* 0 d_mu_r */
+    {36, -1, 0, 0, 0, 52, 0, 0}, /* 1 d_mu_k */
+    {37, -1, 0, 0, 0, 53, 0, 0}, /* 2 d_mu_v */
+    {38, -1, 1, 1, 0, 54, 0, 0}, /* 3 d_w_r */
+    {39, -1, 1, 1, 0, 55, 0, 0}, /* 4 d_w_k */
+    {40, -1, 1, 1, 0, 56, 0, 0}, /* 5 d_w_v */
+    {41, -1, 1, 1, 0, 57, 0, 0}, /* 6 d_w_o */
+    {43, -1, 0, 0, 0, 58, 0, 0}, /* 7 d_u */
+    {-1, 37, 0, 0, 0, -1, 1, CELLGEN_NAME(rwkv4_sequence_backward_total_d_exp_decay_wants)}, /* 8 total_d_exp_decay */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(rwkv4_sequence_backward_sums)[] = {
@@ -865,7 +867,7 @@ static const cellgen_value rwkv4_sequence_backward_values[] = {
     {"d_w_k", "w_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
     {"d_w_v", "w_v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
     {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
-    {"d_decay", "decay", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
+    {"d_decay", "decay", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
 };
 static const int64_t rwkv4_sequence_backward_dims[] = {0, 1, 2};

@@ -767,16 +767,16 @@ int CELLGEN_NAME(rwkv6_weight_gradients)(int64_t nB, int64_t nH, int64_t nN, int
     }
 
     /* r = x_x_shift_prev_mu_r @ w_r */
-    cg_gemm_nn(nB, nK * nN, nH, x_x_shift_prev_mu_r_rows, nH, args->w_r, nK * nN, r_rows, nK * nN, 0);
+    if (args->d_u) cg_gemm_nn(nB, nK * nN, nH, x_x_shift_prev_mu_r_rows, nH, args->w_r, nK * nN, r_rows, nK * nN, 0);
 
     /* k = x_x_shift_prev_mu_k @ w_k */
-    cg_gemm_nn(nB, nK * nN, nH, x_x_shift_prev_mu_k_rows, nH, args->w_k, nK * nN, k_rows, nK * nN, 0);
+    if (args->d_u) cg_gemm_nn(nB, nK * nN, nH, x_x_shift_prev_mu_k_rows, nH, args->w_k, nK * nN, k_rows, nK * nN, 0);
 
     /* v = x_x_shift_prev_mu_v @ w_v */
-    cg_gemm_nn(nB, nD * nN, nH, x_x_shift_prev_mu_v_rows, nH, args->w_v, nD * nN, v_rows, nD * nN, 0);
+    if (args->d_u) cg_gemm_nn(nB, nD * nN, nH, x_x_shift_prev_mu_v_rows, nH, args->w_v, nD * nN, v_rows, nD * nN, 0);
 
     /* x_x_shift_prev_mu_w_w_a = x_x_shift_prev_mu_w @ w_a */
-    cg_gemm_nn(nB, nR, nH, x_x_shift_prev_mu_w_rows, nH, args->w_a, nR, x_x_shift_prev_mu_w_w_a_rows, nR, 0);
+    if (args->d_w_b) cg_gemm_nn(nB, nR, nH, x_x_shift_prev_mu_w_rows, nH, args->w_a, nR, x_x_shift_prev_mu_w_w_a_rows, nR, 0);
 
     /* d_w_a = x_x_shift_prev_mu_w.T @ d_x_x_shift_prev_mu_w_w_a */
     if (args->d_w_a) cg_gemm_tn(nH, nR, nB, x_x_shift_prev_mu_w_rows, nH, args->d_x_x_shift_prev_mu_w_w_a, nR, args->d_w_a, nR, 0);
@@ -791,19 +791,22 @@ int CELLGEN_NAME(rwkv6_weight_gradients)(int64_t nB, int64_t nH, int64_t nN, int
     if (args->d_w_r) cg_gemm_tn(nH, nK * nN, nB, x_x_shift_prev_mu_r_rows, nH, args->d_r, nK * nN, args->d_w_r, nK * nN, 0);
 
     /* low = tanh(x_x_shift_prev_mu_w_w_a) */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *x_x_shift_prev_mu_w_w_a_row = x_x_shift_prev_mu_w_w_a_rows + row * nR;
-        real *low_row = low_rows + row * nR;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nR; ++unit) {
-            const real x_x_shift_prev_mu_w_w_a = x_x_shift_prev_mu_w_w_a_row[unit];
-            low_row[unit] = cg_tanh(x_x_shift_prev_mu_w_w_a);
+    if (args->d_w_b) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *x_x_shift_prev_mu_w_w_a_row = x_x_shift_prev_mu_w_w_a_rows + row * nR;
+            real *low_row = low_rows + row * nR;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nR; ++unit) {
+                const real x_x_shift_prev_mu_w_w_a = x_x_shift_prev_mu_w_w_a_row[unit];
+                low_row[unit] = cg_tanh(x_x_shift_prev_mu_w_w_a);
+            }
         }
+
     }
 
     /* kv = reshaped_k * reshaped_v
      * d_reshaped_u = sum(d_reshaped_u_terms -> (N, K, 1)) */
-    {
+    if (args->d_u) {
         real *d_reshaped_u_row = d_reshaped_u_rows;
         for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_u_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -1565,28 +1568,34 @@ static void CELLGEN_NAME(rwkv6_sequence_backward_epilogue)(const cg_frame *frame
     const CELLGEN_NAME(rwkv6_sequence_backward_args) *const args = (const CELLGEN_NAME(rwkv6_sequence_backward_args) *)frame->args;
     (void)args;
     /* d_reshaped_u = sum(d_reshaped_u_units -> (N, K, 1)) */
-    for (int64_t row = 0; row < nN; ++row) {
-        const real *d_reshaped_u_units_row = frame->memory[36] + row * (nD * nK);
-        real *d_reshaped_u_row = frame->memory[37] + row * nK;
-        for (int64_t axis1 = 0; axis1 < nK; ++axis1) {
-            real d_reshaped_u = 0;
-            CELLGEN_SUMS(d_reshaped_u)
-            for (int64_t unit = 0; unit < nD; ++unit) {
-                const real d_reshaped_u_units = d_reshaped_u_units_row[axis1 * nD + unit];
-                d_reshaped_u += d_reshaped_u_units;
+    if (args->d_u) {
+        for (int64_t row = 0; row < nN; ++row) {
+            const real *d_reshaped_u_units_row = frame->memory[36] + row * (nD * nK);
+            real *d_reshaped_u_row = frame->memory[37] + row * nK;
+            for (int64_t axis1 = 0; axis1 < nK; ++axis1) {
+                real d_reshaped_u = 0;
+                CELLGEN_SUMS(d_reshaped_u)
+                for (int64_t unit = 0; unit < nD; ++unit) {
+                    const real d_reshaped_u_units = d_reshaped_u_units_row[axis1 * nD + unit];
+                    d_reshaped_u += d_reshaped_u_units;
+                }
+                d_reshaped_u_row[axis1] = d_reshaped_u;
             }
-            d_reshaped_u_row[axis1] = d_reshaped_u;
         }
+
     }
     /* d_u = d_u_view */
-    for (int64_t row = 0; row < nN; ++row) {
-        const real *d_u_view_row = frame->memory[37] + row * nK;
-        real *d_u_row = args->d_u + row * nK;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nK; ++unit) {
-            const real d_u_view = d_u_view_row[unit];
-            d_u_row[unit] = d_u_view;
+    if (args->d_u) {
+        for (int64_t row = 0; row < nN; ++row) {
+            const real *d_u_view_row = frame->memory[37] + row * nK;
+            real *d_u_row = args->d_u + row * nK;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nK; ++unit) {
+                const real d_u_view = d_u_view_row[unit];
+                d_u_row[unit] = d_u_view;
+            }
         }
+
     }
 
 }

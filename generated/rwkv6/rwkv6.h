@@ -207,7 +207,7 @@ typedef struct {
     CELLGEN_MEMBER float *d_w_0;                /* (N, K), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_a;                /* (H, R), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_b;                /* (R, N, K), NULL: not wanted */
-    CELLGEN_MEMBER float *d_u;                  /* (N, K) */
+    CELLGEN_MEMBER float *d_u;                  /* (N, K), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -407,7 +407,7 @@ typedef struct {
     CELLGEN_MEMBER double *d_w_0;               /* (N, K), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_a;               /* (H, R), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_b;               /* (R, N, K), NULL: not wanted */
-    CELLGEN_MEMBER double *d_u;                 /* (N, K) */
+    CELLGEN_MEMBER double *d_u;                 /* (N, K), NULL: not wanted */
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */

@@ -349,7 +349,7 @@ static const cellgen_member CELLGEN_NAME(rwkv6_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 2}, /* 35 d_w_0 */
     {CELLGEN_SUMMED, 7}, /* 36 d_w_a */
     {CELLGEN_SUMMED, 8}, /* 37 d_w_b */
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2}, /* 38 d_u */
+    {CELLGEN_SUMMED, 2}, /* 38 d_u */
 };
 /* member, width, strides, flags, stage, later, only, rows */
 static const cellgen_series_row CELLGEN_NAME(rwkv6_sequence_backward_over_time)[] = {
@@ -447,19 +447,21 @@ static const cellgen_kept CELLGEN_NAME(rwkv6_sequence_backward_kept)[] = {
     {11, 2, -1}, /* 9 d_r_time */
     {21, 0, -1}, /* 10 d_x_x_shift_prev_mu_r_time */
 };
+/* members */
+static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_total_d_reshaped_u_units_wants)[] = {38,};
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(rwkv6_sequence_backward_totals)[] = {
-    {28, -1, 0, 0, 0, 50}, /* 0 d_mu_r */
-    {29, -1, 0, 0, 0, 51}, /* 1 d_mu_k */
-    {30, -1, 0, 0, 0, 52}, /* 2 d_mu_v */
-    {31, -1, 0, 0, 0, 53}, /* 3 d_mu_w */
-    {32, -1, 5, 1, 0, 54}, /* 4 d_w_r */
-    {33, -1, 5, 1, 0, 55}, /* 5 d_w_k */
-    {34, -1, 6, 1, 0, 56}, /* 6 d_w_v */
-    {35, -1, 2, 0, 0, 57}, /* 7 d_w_0 */
-    {36, -1, 7, 1, 0, 58}, /* 8 d_w_a */
-    {37, -1, 8, 1, 0, 59}, /* 9 d_w_b */
-    {-1, 36, 1, 0, 0, -1}, /* 10 total_d_reshaped_u_units */
+    {28, -1, 0, 0, 0, 50, 0, 0}, /* 0 d_mu_r */
+    {29, -1, 0, 0, 0, 51, 0, 0}, /* 1 d_mu_k */
+    {30, -1, 0, 0, 0, 52, 0, 0}, /* 2 d_mu_v */
+    {31, -1, 0, 0, 0, 53, 0, 0}, /* 3 d_mu_w */
+    {32, -1, 5, 1, 0, 54, 0, 0}, /* 4 d_w_r */
+    {33, -1, 5, 1, 0, 55, 0, 0}, /* 5 d_w_k */
+    {34, -1, 6, 1, 0, 56, 0, 0}, /* 6 d_w_v */
+    {35, -1, 2, 0, 0, 57, 0, 0}, /* 7 d_w_0 */
+    {36, -1, 7, 1, 0, 58, 0, 0}, /* 8 d_w_a */
+    {37, -1, 8, 1, 0, 59, 0, 0}, /* 9 d_w_b */
+    {-1, 36, 1, 0, 0, -1, 1, CELLGEN_NAME(rwkv6_sequence_backward_total_d_reshaped_u_units_wants)}, /* 10 total_d_reshaped_u_units */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(rwkv6_sequence_backward_sums)[] = {
@@ -671,6 +673,8 @@ static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_deferred_1_uses)[] = {
 };
 /* places */
 static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_deferred_2_uses)[] = {21, 22, 23, 24, 20,};
+/* members */
+static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_deferred_2_wants)[] = {38,};
 /* places */
 static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_deferred_3_uses)[] = {26, 25,};
 /* members */
@@ -756,7 +760,7 @@ static const cg_stage CELLGEN_NAME(rwkv6_sequence_backward_deferred_stages)[] = 
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(rwkv6_sequence_backward_deferred_2), /* equations */
         5, CELLGEN_NAME(rwkv6_sequence_backward_deferred_2_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 1, CELLGEN_NAME(rwkv6_sequence_backward_deferred_2_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -1030,7 +1034,7 @@ static const cellgen_value rwkv6_sequence_backward_values[] = {
     {"d_w_0", "w_0", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv6_axes + 2, rwkv6_axes + 3}},
     {"d_w_a", "w_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv6_axes + 1, rwkv6_axes + 5}},
     {"d_w_b", "w_b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {rwkv6_axes + 5, rwkv6_axes + 2, rwkv6_axes + 3}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv6_axes + 2, rwkv6_axes + 3}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv6_axes + 2, rwkv6_axes + 3}},
 };
 static const int64_t rwkv6_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5, 6};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */

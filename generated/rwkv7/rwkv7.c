@@ -1179,13 +1179,13 @@ int CELLGEN_NAME(rwkv7_weight_gradients)(int64_t nB, int64_t nH, int64_t nN, int
     }
 
     /* k = x_x_shift_prev_mu_k @ w_k */
-    cg_gemm_nn(nB, nK * nN, nH, x_x_shift_prev_mu_k_rows, nH, args->w_k, nK * nN, k_rows, nK * nN, 0);
+    if (args->d_alpha || args->d_xi) cg_gemm_nn(nB, nK * nN, nH, x_x_shift_prev_mu_k_rows, nH, args->w_k, nK * nN, k_rows, nK * nN, 0);
 
     /* x_x_shift_prev_mu_w_w_a = x_x_shift_prev_mu_w @ w_a */
-    cg_gemm_nn(nB, nR, nH, x_x_shift_prev_mu_w_rows, nH, args->w_a, nR, x_x_shift_prev_mu_w_w_a_rows, nR, 0);
+    if (args->d_w_b) cg_gemm_nn(nB, nR, nH, x_x_shift_prev_mu_w_rows, nH, args->w_a, nR, x_x_shift_prev_mu_w_w_a_rows, nR, 0);
 
     /* low_a = x_x_shift_prev_mu_a @ a_a */
-    cg_gemm_nn(nB, nR, nH, x_x_shift_prev_mu_a_rows, nH, args->a_a, nR, low_a_rows, nR, 0);
+    if (args->d_a_b || args->d_alpha) cg_gemm_nn(nB, nR, nH, x_x_shift_prev_mu_a_rows, nH, args->a_a, nR, low_a_rows, nR, 0);
 
     /* d_a_a = x_x_shift_prev_mu_a.T @ d_low_a */
     if (args->d_a_a) cg_gemm_tn(nH, nR, nB, x_x_shift_prev_mu_a_rows, nH, args->d_low_a, nR, args->d_a_a, nR, 0);
@@ -1203,40 +1203,46 @@ int CELLGEN_NAME(rwkv7_weight_gradients)(int64_t nB, int64_t nH, int64_t nN, int
     if (args->d_w_r) cg_gemm_tn(nH, nK * nN, nB, x_x_shift_prev_mu_r_rows, nH, args->d_r, nK * nN, args->d_w_r, nK * nN, 0);
 
     /* low_w = tanh(x_x_shift_prev_mu_w_w_a) */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *x_x_shift_prev_mu_w_w_a_row = x_x_shift_prev_mu_w_w_a_rows + row * nR;
-        real *low_w_row = low_w_rows + row * nR;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nR; ++unit) {
-            const real x_x_shift_prev_mu_w_w_a = x_x_shift_prev_mu_w_w_a_row[unit];
-            low_w_row[unit] = cg_tanh(x_x_shift_prev_mu_w_w_a);
+    if (args->d_w_b) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *x_x_shift_prev_mu_w_w_a_row = x_x_shift_prev_mu_w_w_a_rows + row * nR;
+            real *low_w_row = low_w_rows + row * nR;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nR; ++unit) {
+                const real x_x_shift_prev_mu_w_w_a = x_x_shift_prev_mu_w_w_a_row[unit];
+                low_w_row[unit] = cg_tanh(x_x_shift_prev_mu_w_w_a);
+            }
         }
+
     }
 
     /* d_xi_terms_2 = 2 * d_sum_xi_k * xi * k**2
      * sum_xi_k = sum(xi_k -> (B, N, 1)) */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_sum_xi_k_row = args->d_sum_xi_k + row * nN;
-        const real *xi_row = args->xi;
-        const real *k_row = k_rows + row * (nK * nN);
-        real *d_xi_terms_2_row = d_xi_terms_2_rows + row * (nK * nN);
-        real *sum_xi_k_row = sum_xi_k_rows + row * nN;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real d_sum_xi_k = d_sum_xi_k_row[axis1];
-            real sum_xi_k = 0;
-            CELLGEN_SUMS(sum_xi_k)
-            for (int64_t unit = 0; unit < nK; ++unit) {
-                const real xi = xi_row[axis1 * nK + unit];
-                const real k = k_row[axis1 * nK + unit];
-                d_xi_terms_2_row[axis1 * nK + unit] = 2 * d_sum_xi_k * xi * (k * k);
-                sum_xi_k += xi * xi * (k * k);
+    if (args->d_xi) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_sum_xi_k_row = args->d_sum_xi_k + row * nN;
+            const real *xi_row = args->xi;
+            const real *k_row = k_rows + row * (nK * nN);
+            real *d_xi_terms_2_row = d_xi_terms_2_rows + row * (nK * nN);
+            real *sum_xi_k_row = sum_xi_k_rows + row * nN;
+            for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
+                const real d_sum_xi_k = d_sum_xi_k_row[axis1];
+                real sum_xi_k = 0;
+                CELLGEN_SUMS(sum_xi_k)
+                for (int64_t unit = 0; unit < nK; ++unit) {
+                    const real xi = xi_row[axis1 * nK + unit];
+                    const real k = k_row[axis1 * nK + unit];
+                    d_xi_terms_2_row[axis1 * nK + unit] = 2 * d_sum_xi_k * xi * (k * k);
+                    sum_xi_k += xi * xi * (k * k);
+                }
+                sum_xi_k_row[axis1] = sum_xi_k;
             }
-            sum_xi_k_row[axis1] = sum_xi_k;
         }
+
     }
 
     /* low_a_a_b = low_a @ a_b */
-    cg_gemm_nn(nB, nK * nN, nR, low_a_rows, nR, args->a_b, nK * nN, low_a_a_b_rows, nK * nN, 0);
+    if (args->d_alpha) cg_gemm_nn(nB, nK * nN, nR, low_a_rows, nR, args->a_b, nK * nN, low_a_a_b_rows, nK * nN, 0);
 
     /* d_a_b = low_a.T @ d_a_pre */
     if (args->d_a_b) cg_gemm_tn(nR, nK * nN, nB, low_a_rows, nR, args->d_a_pre, nK * nN, args->d_a_b, nK * nN, 0);
@@ -1269,14 +1275,17 @@ int CELLGEN_NAME(rwkv7_weight_gradients)(int64_t nB, int64_t nH, int64_t nN, int
     }
 
     /* sqrt_sum_xi_k = sqrt(sum_xi_k) */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *sum_xi_k_row = sum_xi_k_rows + row * nN;
-        real *sqrt_sum_xi_k_row = sqrt_sum_xi_k_rows + row * nN;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nN; ++unit) {
-            const real sum_xi_k = sum_xi_k_row[unit];
-            sqrt_sum_xi_k_row[unit] = cg_sqrt(sum_xi_k);
+    if (args->d_xi) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *sum_xi_k_row = sum_xi_k_rows + row * nN;
+            real *sqrt_sum_xi_k_row = sqrt_sum_xi_k_rows + row * nN;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nN; ++unit) {
+                const real sum_xi_k = sum_xi_k_row[unit];
+                sqrt_sum_xi_k_row[unit] = cg_sqrt(sum_xi_k);
+            }
         }
+
     }
 
     /* d_xi_terms = where((sum_xi_k > 0), strong_product(d_removed, k / sqrt_sum_xi_k), 0)

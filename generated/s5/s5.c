@@ -359,10 +359,10 @@ int CELLGEN_NAME(s5_backward)(int64_t nB, int64_t nI, int64_t nP,
     }
 
     /* d_x_1_d_u_re = d_u_im @ b_im.T */
-    cg_gemm_nt(nB, nI, nP, args->d_u_im, nP, args->b_im, nP, d_x_1_d_u_re_rows, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nP, args->d_u_im, nP, args->b_im, nP, d_x_1_d_u_re_rows, nI, 0);
 
     /* d_x_1_d_u_re += d_u_re @ b_re.T */
-    cg_gemm_nt(nB, nI, nP, args->d_u_re, nP, args->b_re, nP, d_x_1_d_u_re_rows, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nP, args->d_u_re, nP, args->b_re, nP, d_x_1_d_u_re_rows, nI, 1);
 
     /* d_x = d_y * d + d_x_1_d_u_re */
     if (args->d_x) {

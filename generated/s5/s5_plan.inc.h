@@ -303,15 +303,15 @@ static const cellgen_kept CELLGEN_NAME(s5_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(s5_sequence_backward_totals)[] = {
-    {26, -1, 1, 1, 0, 50}, /* 0 d_b_re */
-    {27, -1, 1, 1, 0, 51}, /* 1 d_b_im */
-    {28, -1, 1, 1, 0, 52}, /* 2 d_c_re */
-    {29, -1, 1, 1, 0, 53}, /* 3 d_c_im */
-    {30, -1, 2, 0, 0, 54}, /* 4 d_d */
-    {-1, 34, 0, 0, 0, -1}, /* 5 total_d_g_im */
-    {-1, 35, 0, 0, 0, -1}, /* 6 total_d_g_re */
-    {-1, 36, 0, 0, 0, -1}, /* 7 total_d_a_im_1 */
-    {-1, 37, 0, 0, 0, -1}, /* 8 total_d_a_re */
+    {26, -1, 1, 1, 0, 50, 0, 0}, /* 0 d_b_re */
+    {27, -1, 1, 1, 0, 51, 0, 0}, /* 1 d_b_im */
+    {28, -1, 1, 1, 0, 52, 0, 0}, /* 2 d_c_re */
+    {29, -1, 1, 1, 0, 53, 0, 0}, /* 3 d_c_im */
+    {30, -1, 2, 0, 0, 54, 0, 0}, /* 4 d_d */
+    {-1, 34, 0, 0, 0, -1, 0, 0}, /* 5 total_d_g_im */
+    {-1, 35, 0, 0, 0, -1, 0, 0}, /* 6 total_d_g_re */
+    {-1, 36, 0, 0, 0, -1, 0, 0}, /* 7 total_d_a_im_1 */
+    {-1, 37, 0, 0, 0, -1, 0, 0}, /* 8 total_d_a_re */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(s5_sequence_backward_sums)[] = {

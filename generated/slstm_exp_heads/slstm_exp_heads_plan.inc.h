@@ -295,18 +295,18 @@ static const cellgen_kept CELLGEN_NAME(slstm_exp_heads_sequence_backward_kept)[]
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(slstm_exp_heads_sequence_backward_totals)[] = {
-    {32, -1, 1, 1, 0, 26}, /* 0 d_w_z */
-    {33, -1, 2, 1, 0, 27}, /* 1 d_r_z */
-    {34, -1, 0, 0, 0, 28}, /* 2 d_b_z */
-    {35, -1, 1, 1, 0, 29}, /* 3 d_w_i */
-    {36, -1, 2, 1, 0, 30}, /* 4 d_r_i */
-    {37, -1, 0, 0, 0, 31}, /* 5 d_b_i */
-    {38, -1, 1, 1, 0, 32}, /* 6 d_w_f */
-    {39, -1, 2, 1, 0, 33}, /* 7 d_r_f */
-    {40, -1, 0, 0, 0, 34}, /* 8 d_b_f */
-    {41, -1, 1, 1, 0, 35}, /* 9 d_w_o */
-    {42, -1, 2, 1, 0, 36}, /* 10 d_r_o */
-    {43, -1, 0, 0, 0, 37}, /* 11 d_b_o */
+    {32, -1, 1, 1, 0, 26, 0, 0}, /* 0 d_w_z */
+    {33, -1, 2, 1, 0, 27, 0, 0}, /* 1 d_r_z */
+    {34, -1, 0, 0, 0, 28, 0, 0}, /* 2 d_b_z */
+    {35, -1, 1, 1, 0, 29, 0, 0}, /* 3 d_w_i */
+    {36, -1, 2, 1, 0, 30, 0, 0}, /* 4 d_r_i */
+    {37, -1, 0, 0, 0, 31, 0, 0}, /* 5 d_b_i */
+    {38, -1, 1, 1, 0, 32, 0, 0}, /* 6 d_w_f */
+    {39, -1, 2, 1, 0, 33, 0, 0}, /* 7 d_r_f */
+    {40, -1, 0, 0, 0, 34, 0, 0}, /* 8 d_b_f */
+    {41, -1, 1, 1, 0, 35, 0, 0}, /* 9 d_w_o */
+    {42, -1, 2, 1, 0, 36, 0, 0}, /* 10 d_r_o */
+    {43, -1, 0, 0, 0, 37, 0, 0}, /* 11 d_b_o */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(slstm_exp_heads_sequence_backward_sums)[] = {

@@ -299,18 +299,18 @@ static const cellgen_kept CELLGEN_NAME(slstm_heads_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(slstm_heads_sequence_backward_totals)[] = {
-    {34, -1, 1, 1, 0, 27}, /* 0 d_w_z */
-    {35, -1, 2, 1, 0, 28}, /* 1 d_r_z */
-    {36, -1, 0, 0, 0, 29}, /* 2 d_b_z */
-    {37, -1, 1, 1, 0, 30}, /* 3 d_w_i */
-    {38, -1, 2, 1, 0, 31}, /* 4 d_r_i */
-    {39, -1, 0, 0, 0, 32}, /* 5 d_b_i */
-    {40, -1, 1, 1, 0, 33}, /* 6 d_w_f */
-    {41, -1, 2, 1, 0, 34}, /* 7 d_r_f */
-    {42, -1, 0, 0, 0, 35}, /* 8 d_b_f */
-    {43, -1, 1, 1, 0, 36}, /* 9 d_w_o */
-    {44, -1, 2, 1, 0, 37}, /* 10 d_r_o */
-    {45, -1, 0, 0, 0, 38}, /* 11 d_b_o */
+    {34, -1, 1, 1, 0, 27, 0, 0}, /* 0 d_w_z */
+    {35, -1, 2, 1, 0, 28, 0, 0}, /* 1 d_r_z */
+    {36, -1, 0, 0, 0, 29, 0, 0}, /* 2 d_b_z */
+    {37, -1, 1, 1, 0, 30, 0, 0}, /* 3 d_w_i */
+    {38, -1, 2, 1, 0, 31, 0, 0}, /* 4 d_r_i */
+    {39, -1, 0, 0, 0, 32, 0, 0}, /* 5 d_b_i */
+    {40, -1, 1, 1, 0, 33, 0, 0}, /* 6 d_w_f */
+    {41, -1, 2, 1, 0, 34, 0, 0}, /* 7 d_r_f */
+    {42, -1, 0, 0, 0, 35, 0, 0}, /* 8 d_b_f */
+    {43, -1, 1, 1, 0, 36, 0, 0}, /* 9 d_w_o */
+    {44, -1, 2, 1, 0, 37, 0, 0}, /* 10 d_r_o */
+    {45, -1, 0, 0, 0, 38, 0, 0}, /* 11 d_b_o */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(slstm_heads_sequence_backward_sums)[] = {

@@ -246,13 +246,13 @@ int CELLGEN_NAME(sru_backward)(int64_t nB, int64_t nH,
     }
 
     /* d_x_1_d_r_pre_d_f_pre = d_x_w @ w.T */
-    cg_gemm_nt(nB, nH, nH, args->d_x_w, nH, args->w, nH, d_x_1_d_r_pre_d_f_pre_rows, nH, 0);
+    if (args->d_x) cg_gemm_nt(nB, nH, nH, args->d_x_w, nH, args->w, nH, d_x_1_d_r_pre_d_f_pre_rows, nH, 0);
 
     /* d_x_1_d_r_pre_d_f_pre += d_r_pre @ w_r.T */
-    cg_gemm_nt(nB, nH, nH, args->d_r_pre, nH, args->w_r, nH, d_x_1_d_r_pre_d_f_pre_rows, nH, 1);
+    if (args->d_x) cg_gemm_nt(nB, nH, nH, args->d_r_pre, nH, args->w_r, nH, d_x_1_d_r_pre_d_f_pre_rows, nH, 1);
 
     /* d_x_1_d_r_pre_d_f_pre += d_f_pre @ w_f.T */
-    cg_gemm_nt(nB, nH, nH, args->d_f_pre, nH, args->w_f, nH, d_x_1_d_r_pre_d_f_pre_rows, nH, 1);
+    if (args->d_x) cg_gemm_nt(nB, nH, nH, args->d_f_pre, nH, args->w_f, nH, d_x_1_d_r_pre_d_f_pre_rows, nH, 1);
 
     /* d_x = d_h * alpha * (1 - r) + d_x_1_d_r_pre_d_f_pre */
     if (args->d_x) {

@@ -205,13 +205,13 @@ static const cellgen_kept CELLGEN_NAME(sru_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(sru_sequence_backward_totals)[] = {
-    {17, -1, 1, 1, 0, 20}, /* 0 d_w */
-    {18, -1, 1, 1, 0, 21}, /* 1 d_w_f */
-    {19, -1, 1, 1, 0, 22}, /* 2 d_w_r */
-    {20, -1, 0, 0, 0, 23}, /* 3 d_v_f */
-    {21, -1, 0, 0, 0, 24}, /* 4 d_v_r */
-    {22, -1, 0, 0, 0, 25}, /* 5 d_b_f */
-    {23, -1, 0, 0, 0, 26}, /* 6 d_b_r */
+    {17, -1, 1, 1, 0, 20, 0, 0}, /* 0 d_w */
+    {18, -1, 1, 1, 0, 21, 0, 0}, /* 1 d_w_f */
+    {19, -1, 1, 1, 0, 22, 0, 0}, /* 2 d_w_r */
+    {20, -1, 0, 0, 0, 23, 0, 0}, /* 3 d_v_f */
+    {21, -1, 0, 0, 0, 24, 0, 0}, /* 4 d_v_r */
+    {22, -1, 0, 0, 0, 25, 0, 0}, /* 5 d_b_f */
+    {23, -1, 0, 0, 0, 26, 0, 0}, /* 6 d_b_r */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(sru_sequence_backward_sums)[] = {

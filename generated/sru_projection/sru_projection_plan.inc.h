@@ -211,14 +211,14 @@ static const cellgen_kept CELLGEN_NAME(sru_projection_sequence_backward_kept)[] 
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(sru_projection_sequence_backward_totals)[] = {
-    {18, -1, 1, 1, 0, 19}, /* 0 d_w */
-    {19, -1, 1, 1, 0, 20}, /* 1 d_w_f */
-    {20, -1, 1, 1, 0, 21}, /* 2 d_w_r */
-    {21, -1, 1, 1, 0, 22}, /* 3 d_w_s */
-    {22, -1, 0, 0, 0, 23}, /* 4 d_v_f */
-    {23, -1, 0, 0, 0, 24}, /* 5 d_v_r */
-    {24, -1, 0, 0, 0, 25}, /* 6 d_b_f */
-    {25, -1, 0, 0, 0, 26}, /* 7 d_b_r */
+    {18, -1, 1, 1, 0, 19, 0, 0}, /* 0 d_w */
+    {19, -1, 1, 1, 0, 20, 0, 0}, /* 1 d_w_f */
+    {20, -1, 1, 1, 0, 21, 0, 0}, /* 2 d_w_r */
+    {21, -1, 1, 1, 0, 22, 0, 0}, /* 3 d_w_s */
+    {22, -1, 0, 0, 0, 23, 0, 0}, /* 4 d_v_f */
+    {23, -1, 0, 0, 0, 24, 0, 0}, /* 5 d_v_r */
+    {24, -1, 0, 0, 0, 25, 0, 0}, /* 6 d_b_f */
+    {25, -1, 0, 0, 0, 26, 0, 0}, /* 7 d_b_r */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(sru_projection_sequence_backward_sums)[] = {

@@ -412,15 +412,15 @@ static const cellgen_kept CELLGEN_NAME(titans_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(titans_sequence_backward_totals)[] = {
-    {28, -1, 4, 1, 0, 49}, /* 0 d_w_q */
-    {29, -1, 4, 1, 0, 50}, /* 1 d_w_k */
-    {30, -1, 5, 1, 0, 51}, /* 2 d_w_v */
-    {31, -1, 6, 1, 0, 52}, /* 3 d_w_a */
-    {32, -1, 6, 1, 0, 53}, /* 4 d_w_e */
-    {33, -1, 6, 1, 0, 54}, /* 5 d_w_t */
-    {34, -1, 2, 0, 0, 55}, /* 6 d_b_a */
-    {35, -1, 2, 0, 0, 56}, /* 7 d_b_e */
-    {36, -1, 2, 0, 0, 57}, /* 8 d_b_t */
+    {28, -1, 4, 1, 0, 49, 0, 0}, /* 0 d_w_q */
+    {29, -1, 4, 1, 0, 50, 0, 0}, /* 1 d_w_k */
+    {30, -1, 5, 1, 0, 51, 0, 0}, /* 2 d_w_v */
+    {31, -1, 6, 1, 0, 52, 0, 0}, /* 3 d_w_a */
+    {32, -1, 6, 1, 0, 53, 0, 0}, /* 4 d_w_e */
+    {33, -1, 6, 1, 0, 54, 0, 0}, /* 5 d_w_t */
+    {34, -1, 2, 0, 0, 55, 0, 0}, /* 6 d_b_a */
+    {35, -1, 2, 0, 0, 56, 0, 0}, /* 7 d_b_e */
+    {36, -1, 2, 0, 0, 57, 0, 0}, /* 8 d_b_t */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(titans_sequence_backward_sums)[] = {
@@ -520,8 +520,12 @@ static const cg_stage CELLGEN_NAME(titans_sequence_backward_reverse_stages)[] = 
 };
 /* places */
 static const int16_t CELLGEN_NAME(titans_sequence_backward_deferred_1_uses)[] = {0, 1,};
+/* members */
+static const int16_t CELLGEN_NAME(titans_sequence_backward_deferred_1_wants)[] = {36, 29, 28, 33, 25,};
 /* places */
 static const int16_t CELLGEN_NAME(titans_sequence_backward_deferred_2_uses)[] = {2, 3, 4, 5, 6, 7, 8, 9, 10, 11,};
+/* members */
+static const int16_t CELLGEN_NAME(titans_sequence_backward_deferred_2_wants)[] = {36, 29, 28, 33, 25,};
 /* places */
 static const int16_t CELLGEN_NAME(titans_sequence_backward_deferred_3_uses)[] = {14, 15, 12, 13,};
 /* members */
@@ -544,8 +548,12 @@ static const cellgen_outer_row CELLGEN_NAME(titans_sequence_backward_deferred_4_
 };
 /* places */
 static const int16_t CELLGEN_NAME(titans_sequence_backward_deferred_5_uses)[] = {1, 10, 11, 22, 6, 9, 23, 24, 25, 21,};
+/* members */
+static const int16_t CELLGEN_NAME(titans_sequence_backward_deferred_5_wants)[] = {36, 29, 28, 33, 25,};
 /* places */
 static const int16_t CELLGEN_NAME(titans_sequence_backward_deferred_6_uses)[] = {2, 24, 3, 25, 4, 5, 6, 7, 8, 9, 26, 27,};
+/* members */
+static const int16_t CELLGEN_NAME(titans_sequence_backward_deferred_6_wants)[] = {29, 28, 25,};
 /* places */
 static const int16_t CELLGEN_NAME(titans_sequence_backward_deferred_7_uses)[] = {16, 23, 26, 27, 28, 29, 30,};
 /* use, offset, rows, head_step, packed_after */
@@ -629,7 +637,7 @@ static const cg_stage CELLGEN_NAME(titans_sequence_backward_deferred_stages)[] =
         3, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(titans_sequence_backward_deferred_1), /* equations */
         2, CELLGEN_NAME(titans_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 5, CELLGEN_NAME(titans_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -638,7 +646,7 @@ static const cg_stage CELLGEN_NAME(titans_sequence_backward_deferred_stages)[] =
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(titans_sequence_backward_deferred_2), /* equations */
         10, CELLGEN_NAME(titans_sequence_backward_deferred_2_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 5, CELLGEN_NAME(titans_sequence_backward_deferred_2_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -668,7 +676,7 @@ static const cg_stage CELLGEN_NAME(titans_sequence_backward_deferred_stages)[] =
         2, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(titans_sequence_backward_deferred_5), /* equations */
         10, CELLGEN_NAME(titans_sequence_backward_deferred_5_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 5, CELLGEN_NAME(titans_sequence_backward_deferred_5_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -677,7 +685,7 @@ static const cg_stage CELLGEN_NAME(titans_sequence_backward_deferred_stages)[] =
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(titans_sequence_backward_deferred_6), /* equations */
         12, CELLGEN_NAME(titans_sequence_backward_deferred_6_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 3, CELLGEN_NAME(titans_sequence_backward_deferred_6_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },

@@ -1166,13 +1166,13 @@ int CELLGEN_NAME(ttt_linear_weight_gradients)(int64_t nB, int64_t nI, int64_t nN
     }
 
     /* q = x @ w_q */
-    cg_gemm_nn(nB, nD * nN, nI, args->x, nI, args->w_q, nD * nN, q_rows, nD * nN, 0);
+    if (args->d_gamma) cg_gemm_nn(nB, nD * nN, nI, args->x, nI, args->w_q, nD * nN, q_rows, nD * nN, 0);
 
     /* k = x @ w_k */
-    cg_gemm_nn(nB, nD * nN, nI, args->x, nI, args->w_k, nD * nN, k_rows, nD * nN, 0);
+    if (args->d_gamma) cg_gemm_nn(nB, nD * nN, nI, args->x, nI, args->w_k, nD * nN, k_rows, nD * nN, 0);
 
     /* v = x @ w_v */
-    cg_gemm_nn(nB, nD * nN, nI, args->x, nI, args->w_v, nD * nN, v_rows, nD * nN, 0);
+    if (args->d_gamma) cg_gemm_nn(nB, nD * nN, nI, args->x, nI, args->w_v, nD * nN, v_rows, nD * nN, 0);
 
     /* d_w_eta = x.T @ d_eta_pre */
     if (args->d_w_eta) cg_gemm_tn(nI, nN, nB, args->x, nI, args->d_eta_pre, nN, args->d_w_eta, nN, 0);
@@ -1188,100 +1188,112 @@ int CELLGEN_NAME(ttt_linear_weight_gradients)(int64_t nB, int64_t nI, int64_t nN
 
     /* sum_s_prev_reshaped_k = sum(s_prev_reshaped_k -> (B, N, D, 1))
      * sum_s_reshaped_q = sum(s_reshaped_q -> (B, N, D, 1)) */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *s_prev_row = args->s_prev + row * (nD * nD * nN);
-        const real *s_row = args->s + row * (nD * nD * nN);
-        const real *reshaped_k_row = k_rows + row * (nD * nN);
-        const real *reshaped_q_row = q_rows + row * (nD * nN);
-        real *sum_s_prev_reshaped_k_row = sum_s_prev_reshaped_k_rows + row * (nD * nN);
-        real *sum_s_reshaped_q_row = sum_s_reshaped_q_rows + row * (nD * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                real sum_s_prev_reshaped_k = 0;
-                real sum_s_reshaped_q = 0;
-                CELLGEN_SUMS(sum_s_prev_reshaped_k, sum_s_reshaped_q)
-                for (int64_t unit = 0; unit < nD; ++unit) {
-                    const real s_prev = s_prev_row[axis1 * (nD * nD) + axis2 * nD + unit];
-                    const real s = s_row[axis1 * (nD * nD) + axis2 * nD + unit];
-                    const real reshaped_k = reshaped_k_row[axis1 * nD + unit];
-                    const real reshaped_q = reshaped_q_row[axis1 * nD + unit];
-                    sum_s_prev_reshaped_k += s_prev * reshaped_k;
-                    sum_s_reshaped_q += s * reshaped_q;
+    if (args->d_gamma) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *s_prev_row = args->s_prev + row * (nD * nD * nN);
+            const real *s_row = args->s + row * (nD * nD * nN);
+            const real *reshaped_k_row = k_rows + row * (nD * nN);
+            const real *reshaped_q_row = q_rows + row * (nD * nN);
+            real *sum_s_prev_reshaped_k_row = sum_s_prev_reshaped_k_rows + row * (nD * nN);
+            real *sum_s_reshaped_q_row = sum_s_reshaped_q_rows + row * (nD * nN);
+            for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
+                for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
+                    real sum_s_prev_reshaped_k = 0;
+                    real sum_s_reshaped_q = 0;
+                    CELLGEN_SUMS(sum_s_prev_reshaped_k, sum_s_reshaped_q)
+                    for (int64_t unit = 0; unit < nD; ++unit) {
+                        const real s_prev = s_prev_row[axis1 * (nD * nD) + axis2 * nD + unit];
+                        const real s = s_row[axis1 * (nD * nD) + axis2 * nD + unit];
+                        const real reshaped_k = reshaped_k_row[axis1 * nD + unit];
+                        const real reshaped_q = reshaped_q_row[axis1 * nD + unit];
+                        sum_s_prev_reshaped_k += s_prev * reshaped_k;
+                        sum_s_reshaped_q += s * reshaped_q;
+                    }
+                    sum_s_prev_reshaped_k_row[axis1 * nD + axis2] = sum_s_prev_reshaped_k;
+                    sum_s_reshaped_q_row[axis1 * nD + axis2] = sum_s_reshaped_q;
                 }
-                sum_s_prev_reshaped_k_row[axis1 * nD + axis2] = sum_s_prev_reshaped_k;
-                sum_s_reshaped_q_row[axis1 * nD + axis2] = sum_s_reshaped_q;
             }
         }
+
     }
 
     /* sum_u = sum(u -> (B, N, 1))
      * sum_o = sum(o -> (B, N, 1)) */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *u_row = sum_s_prev_reshaped_k_rows + row * (nD * nN);
-        const real *o_row = sum_s_reshaped_q_rows + row * (nD * nN);
-        real *sum_u_row = sum_u_rows + row * nN;
-        real *sum_o_row = sum_o_rows + row * nN;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            real sum_u = 0;
-            real sum_o = 0;
-            CELLGEN_SUMS(sum_u, sum_o)
-            for (int64_t unit = 0; unit < nD; ++unit) {
-                const real u = u_row[axis1 * nD + unit];
-                const real o = o_row[axis1 * nD + unit];
-                sum_u += u;
-                sum_o += o;
+    if (args->d_gamma) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *u_row = sum_s_prev_reshaped_k_rows + row * (nD * nN);
+            const real *o_row = sum_s_reshaped_q_rows + row * (nD * nN);
+            real *sum_u_row = sum_u_rows + row * nN;
+            real *sum_o_row = sum_o_rows + row * nN;
+            for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
+                real sum_u = 0;
+                real sum_o = 0;
+                CELLGEN_SUMS(sum_u, sum_o)
+                for (int64_t unit = 0; unit < nD; ++unit) {
+                    const real u = u_row[axis1 * nD + unit];
+                    const real o = o_row[axis1 * nD + unit];
+                    sum_u += u;
+                    sum_o += o;
+                }
+                sum_u_row[axis1] = sum_u;
+                sum_o_row[axis1] = sum_o;
             }
-            sum_u_row[axis1] = sum_u;
-            sum_o_row[axis1] = sum_o;
         }
+
     }
 
     /* centred = o - sum_o / D
      * sum_u_sum_u = sum(u_sum_u -> (B, N, 1))
      * sum_centred_2 = sum(centred_2 -> (B, N, 1)) */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real inverse1 = 1 / (real)nD;
-        const real *u_row = sum_s_prev_reshaped_k_rows + row * (nD * nN);
-        const real *o_row = sum_s_reshaped_q_rows + row * (nD * nN);
-        const real *sum_u_row = sum_u_rows + row * nN;
-        const real *sum_o_row = sum_o_rows + row * nN;
-        real *centred_row = centred_rows + row * (nD * nN);
-        real *sum_u_sum_u_row = sum_u_sum_u_rows + row * nN;
-        real *sum_centred_2_row = sum_centred_2_rows + row * nN;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real sum_u = sum_u_row[axis1];
-            const real sum_o = sum_o_row[axis1];
-            real sum_u_sum_u = 0;
-            real sum_centred_2 = 0;
-            CELLGEN_SUMS(sum_u_sum_u, sum_centred_2)
-            for (int64_t unit = 0; unit < nD; ++unit) {
-                const real u = u_row[axis1 * nD + unit];
-                const real o = o_row[axis1 * nD + unit];
-                const real centred = o - sum_o * inverse1;
-                centred_row[axis1 * nD + unit] = centred;
-                sum_u_sum_u += (u - sum_u * inverse1) * (u - sum_u * inverse1);
-                sum_centred_2 += centred * centred;
+    if (args->d_gamma) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real inverse1 = 1 / (real)nD;
+            const real *u_row = sum_s_prev_reshaped_k_rows + row * (nD * nN);
+            const real *o_row = sum_s_reshaped_q_rows + row * (nD * nN);
+            const real *sum_u_row = sum_u_rows + row * nN;
+            const real *sum_o_row = sum_o_rows + row * nN;
+            real *centred_row = centred_rows + row * (nD * nN);
+            real *sum_u_sum_u_row = sum_u_sum_u_rows + row * nN;
+            real *sum_centred_2_row = sum_centred_2_rows + row * nN;
+            for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
+                const real sum_u = sum_u_row[axis1];
+                const real sum_o = sum_o_row[axis1];
+                real sum_u_sum_u = 0;
+                real sum_centred_2 = 0;
+                CELLGEN_SUMS(sum_u_sum_u, sum_centred_2)
+                for (int64_t unit = 0; unit < nD; ++unit) {
+                    const real u = u_row[axis1 * nD + unit];
+                    const real o = o_row[axis1 * nD + unit];
+                    const real centred = o - sum_o * inverse1;
+                    centred_row[axis1 * nD + unit] = centred;
+                    sum_u_sum_u += (u - sum_u * inverse1) * (u - sum_u * inverse1);
+                    sum_centred_2 += centred * centred;
+                }
+                sum_u_sum_u_row[axis1] = sum_u_sum_u;
+                sum_centred_2_row[axis1] = sum_centred_2;
             }
-            sum_u_sum_u_row[axis1] = sum_u_sum_u;
-            sum_centred_2_row[axis1] = sum_centred_2;
         }
+
     }
 
     /* r = 1 / sqrt(sum_u_sum_u / D + 1e-06)
      * sqrt_sqrt_pre_2 = sqrt(sum_centred_2 / D + 1e-06) */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *sum_u_sum_u_row = sum_u_sum_u_rows + row * nN;
-        const real *sum_centred_2_row = sum_centred_2_rows + row * nN;
-        const real inverse1 = 1 / (real)nD;
-        real *r_row = r_rows + row * nN;
-        real *sqrt_sqrt_pre_2_row = sqrt_sqrt_pre_2_rows + row * nN;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nN; ++unit) {
-            const real sum_u_sum_u = sum_u_sum_u_row[unit];
-            const real sum_centred_2 = sum_centred_2_row[unit];
-            r_row[unit] = 1 / cg_sqrt(sum_u_sum_u * inverse1 + (real)1e-06);
-            sqrt_sqrt_pre_2_row[unit] = cg_sqrt(sum_centred_2 * inverse1 + (real)1e-06);
+    if (args->d_gamma) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *sum_u_sum_u_row = sum_u_sum_u_rows + row * nN;
+            const real *sum_centred_2_row = sum_centred_2_rows + row * nN;
+            const real inverse1 = 1 / (real)nD;
+            real *r_row = r_rows + row * nN;
+            real *sqrt_sqrt_pre_2_row = sqrt_sqrt_pre_2_rows + row * nN;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nN; ++unit) {
+                const real sum_u_sum_u = sum_u_sum_u_row[unit];
+                const real sum_centred_2 = sum_centred_2_row[unit];
+                r_row[unit] = 1 / cg_sqrt(sum_u_sum_u * inverse1 + (real)1e-06);
+                sqrt_sqrt_pre_2_row[unit] = cg_sqrt(sum_centred_2 * inverse1 + (real)1e-06);
+            }
         }
+
     }
 
     /* n = (u - sum_u / D) * r

@@ -358,13 +358,13 @@ static const cellgen_kept CELLGEN_NAME(ttt_linear_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(ttt_linear_sequence_backward_totals)[] = {
-    {26, -1, 3, 1, 0, 48}, /* 0 d_w_q */
-    {27, -1, 3, 1, 0, 49}, /* 1 d_w_k */
-    {28, -1, 3, 1, 0, 50}, /* 2 d_w_v */
-    {29, -1, 4, 1, 0, 51}, /* 3 d_w_eta */
-    {30, -1, 2, 0, 0, 52}, /* 4 d_b_eta */
-    {31, -1, 1, 0, 0, 53}, /* 5 d_gamma */
-    {32, -1, 1, 0, 0, 54}, /* 6 d_beta */
+    {26, -1, 3, 1, 0, 48, 0, 0}, /* 0 d_w_q */
+    {27, -1, 3, 1, 0, 49, 0, 0}, /* 1 d_w_k */
+    {28, -1, 3, 1, 0, 50, 0, 0}, /* 2 d_w_v */
+    {29, -1, 4, 1, 0, 51, 0, 0}, /* 3 d_w_eta */
+    {30, -1, 2, 0, 0, 52, 0, 0}, /* 4 d_b_eta */
+    {31, -1, 1, 0, 0, 53, 0, 0}, /* 5 d_gamma */
+    {32, -1, 1, 0, 0, 54, 0, 0}, /* 6 d_beta */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(ttt_linear_sequence_backward_sums)[] = {
@@ -509,6 +509,8 @@ static const cg_stage CELLGEN_NAME(ttt_linear_sequence_backward_reverse_stages)[
 };
 /* places */
 static const int16_t CELLGEN_NAME(ttt_linear_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6,};
+/* members */
+static const int16_t CELLGEN_NAME(ttt_linear_sequence_backward_deferred_1_wants)[] = {30, 32, 31, 29, 28, 24,};
 /* places */
 static const int16_t CELLGEN_NAME(ttt_linear_sequence_backward_deferred_2_uses)[] = {9, 4, 10, 7, 8,};
 /* members */
@@ -531,6 +533,8 @@ static const cellgen_outer_row CELLGEN_NAME(ttt_linear_sequence_backward_deferre
 };
 /* places */
 static const int16_t CELLGEN_NAME(ttt_linear_sequence_backward_deferred_4_uses)[] = {6, 18, 19, 17,};
+/* members */
+static const int16_t CELLGEN_NAME(ttt_linear_sequence_backward_deferred_4_wants)[] = {30, 29, 24,};
 /* places */
 static const int16_t CELLGEN_NAME(ttt_linear_sequence_backward_deferred_5_uses)[] = {11, 19, 20,};
 /* use, offset, rows, head_step, packed_after */
@@ -592,7 +596,7 @@ static const cg_stage CELLGEN_NAME(ttt_linear_sequence_backward_deferred_stages)
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(ttt_linear_sequence_backward_deferred_1), /* equations */
         7, CELLGEN_NAME(ttt_linear_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 6, CELLGEN_NAME(ttt_linear_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -622,7 +626,7 @@ static const cg_stage CELLGEN_NAME(ttt_linear_sequence_backward_deferred_stages)
         2, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(ttt_linear_sequence_backward_deferred_4), /* equations */
         4, CELLGEN_NAME(ttt_linear_sequence_backward_deferred_4_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        0, 0, 3, CELLGEN_NAME(ttt_linear_sequence_backward_deferred_4_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },

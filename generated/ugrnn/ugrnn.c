@@ -188,10 +188,10 @@ int CELLGEN_NAME(ugrnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev_1_d_c_pre = d_g_pre @ u_g.T */
-    cg_gemm_nt(nB, nH, nH, args->d_g_pre, nH, args->u_g, nH, d_h_prev_1_d_c_pre_rows, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_g_pre, nH, args->u_g, nH, d_h_prev_1_d_c_pre_rows, nH, 0);
 
     /* d_h_prev_1_d_c_pre += d_c_pre @ u_c.T */
-    cg_gemm_nt(nB, nH, nH, args->d_c_pre, nH, args->u_c, nH, d_h_prev_1_d_c_pre_rows, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_c_pre, nH, args->u_c, nH, d_h_prev_1_d_c_pre_rows, nH, 1);
 
     /* d_x = d_g_pre @ w_g.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_g_pre, nH, args->w_g, nH, args->d_x, nI, 0);

@@ -192,12 +192,12 @@ static const cellgen_kept CELLGEN_NAME(ugrnn_sequence_backward_kept)[] = {
 };
 /* member, memory, count, begun, is_batched, own */
 static const cellgen_total CELLGEN_NAME(ugrnn_sequence_backward_totals)[] = {
-    {13, -1, 1, 1, 0, 15}, /* 0 d_w_c */
-    {14, -1, 2, 1, 0, 16}, /* 1 d_u_c */
-    {15, -1, 0, 0, 0, 17}, /* 2 d_b_c */
-    {16, -1, 1, 1, 0, 18}, /* 3 d_w_g */
-    {17, -1, 2, 1, 0, 19}, /* 4 d_u_g */
-    {18, -1, 0, 0, 0, 20}, /* 5 d_b_g */
+    {13, -1, 1, 1, 0, 15, 0, 0}, /* 0 d_w_c */
+    {14, -1, 2, 1, 0, 16, 0, 0}, /* 1 d_u_c */
+    {15, -1, 0, 0, 0, 17, 0, 0}, /* 2 d_b_c */
+    {16, -1, 1, 1, 0, 18, 0, 0}, /* 3 d_w_g */
+    {17, -1, 2, 1, 0, 19, 0, 0}, /* 4 d_u_g */
+    {18, -1, 0, 0, 0, 20, 0, 0}, /* 5 d_b_g */
 };
 /* member, memory, count, groups */
 static const cellgen_sum CELLGEN_NAME(ugrnn_sequence_backward_sums)[] = {

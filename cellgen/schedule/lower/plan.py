@@ -388,6 +388,8 @@ class TimePlan(ShownInNotebooks):
     epilogue: PlannedFunction | None = None
     once_places: tuple[tuple[Buffer, str, bool], ...] = field(default=())
     """Arrays of prologue and epilogue: in member or memory, and whether in memory."""
+    late_wants: tuple[tuple[str, ...], ...] = ()
+    """The gradients for which alone each stage of the epilogue runs; none: it runs always."""
 
     def with_stages(self, change: Callable[[str, StagePlan], StagePlan]) -> TimePlan:
         """The plan with other stages: ``change(part's name, stage)`` of each."""

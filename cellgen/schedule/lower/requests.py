@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cellgen.language.value import Value
 from cellgen.schedule.groups import GroupedStage
 from cellgen.schedule.lower.function import FunctionOverTime
 from cellgen.schedule.lower.plan import GroupPlan, LoopPlan, OutersPlan, StagePlan, TimePlan
@@ -16,24 +17,48 @@ from cellgen.schedule.lower.touched import (
     stored,
     written_beside_sums,
 )
-from cellgen.schedule.on_request import skipped_with, wanted_by
+from cellgen.schedule.on_request import (
+    gradients_reached,
+    reached_by,
+    skipped_with,
+    wanted_by,
+)
+from cellgen.schedule.over_time import written_by
 from cellgen.schedule.schedule import Buffer
 
 
 def with_requests(function: FunctionOverTime, plan: TimePlan) -> TimePlan:
-    """Leave out stages that form nothing but what nobody wants; weight gradients one by one."""
+    """Leave out what leads to nothing but what nobody wants; weight gradients one by one.
+
+    That is a stage, a sum over all steps in memory, and what follows from such sums. A stage of the
+    reverse loop may be one with others, and runs but where it forms such gradients alone.
+    """
     if not plan.backward:
         return plan
-    requested = skipped_with(function.schedule)
+    schedule = function.schedule
+    requested, reached = skipped_with(schedule), gradients_reached(schedule)
     formed = _formed(function, plan)
+    sums = {function.place_of(value)[0]: reached[value] for value in schedule.programs.totals}
+
+    def names(gradients: frozenset[Value]) -> tuple[str, ...]:
+        return tuple(str(value.name) for value in wanted_by(gradients, requested))
 
     def skipping(name: str, stage: StagePlan) -> StagePlan:
         if isinstance(stage, OutersPlan):
             return stage
-        wants = wanted_by(formed[stage.name], requested)
-        return replace(stage, wants=tuple(str(value.name) for value in wants))
+        of = formed[stage.name]
+        alone = name == "deferred" or written_by(of) <= requested
+        return replace(stage, wants=names(reached_by(of, reached)) if alone else ())
 
-    return plan.with_stages(skipping)
+    late = plan.epilogue.stages if plan.epilogue else ()
+    return replace(
+        plan.with_stages(skipping),
+        totals=tuple(
+            replace(total, wants=names(sums[total.of])) if total.in_memory else total
+            for total in plan.totals
+        ),
+        late_wants=tuple(names(reached_by(stage, reached)) for stage in late),
+    )
 
 
 def _formed(function: FunctionOverTime, plan: TimePlan) -> dict[str, GroupedStage]:

@@ -14,6 +14,7 @@ class Total:
     """A sum over all steps, in member or memory ``of``.
 
     ``begun`` by a product, else by zeros; ``own``: a row block's in place of the caller's.
+    ``wants``: of one in memory, the gradients for which alone it is formed; none: always.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Total:
     begun: bool
     batched: bool
     own: str
+    wants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from cellgen.schedule.lower.plan import (
     StagePlan,
     TimePlan,
 )
-from cellgen.schedule.schedule import Store, fault_of_plan
+from cellgen.schedule.schedule import Store, fault_of_plan, reads
 
 Faults: TypeAlias = Iterator[str]
 Rule: TypeAlias = Callable[[TimePlan], Faults]
@@ -106,20 +106,40 @@ def products_have_places(plan: TimePlan) -> Faults:
 
 
 def skipped_stages_are_alone(plan: TimePlan) -> Faults:
-    """``with_requests``: a stage that may be skipped forms nothing that another one reads."""
-    once = plan.epilogue.program.arguments if plan.epilogue else ()
-    late = {str(value.name) for value in once}
+    """``with_requests``: what a stage that may be skipped forms is read where that is skipped too.
+
+    It is the caller's only if it is one of those without which the stage is skipped.
+    """
+    results = {*(name for name, _ in plan.summed), *(item.name for item in plan.series)}
+    results |= {state.passed for state in plan.states}
+    readers = list(_readers(plan))
     for _, stage in _stages(plan):
         wants = frozenset() if isinstance(stage, OutersPlan) else frozenset(stage.wants)
         if not wants:
             continue
         written = {use.buffer.name for use in reaches(stage) if use.writes}
-        if not written <= wants:
+        if written & results - wants:
             yield f"{stage.name} is skipped without {', '.join(sorted(wants))} but writes more"
-        others = (other for _, other in _stages(plan) if other is not stage)
-        read = {use.buffer.name for o in others for use in reaches(o) if not use.writes}
-        for name in sorted(wants & (read | late)):
-            yield f"{stage.name} is skipped without {name}, which is read elsewhere"
+        for name in sorted(written):
+            if any(name in read and not (own and wants >= own) for read, own in readers):
+                without = ", ".join(sorted(wants))
+                yield f"{stage.name} is skipped without {without} but {name} is read with others"
+
+
+def _readers(plan: TimePlan) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
+    """What each stage, or weight gradient, reads, and the gradients for which alone it runs."""
+    sums = {total.name: frozenset(total.wants or [total.name]) for total in plan.totals}
+    for _, stage in _stages(plan):
+        if isinstance(stage, OutersPlan):
+            for outer in stage.outers:
+                a, b = outer.product.a.buffer.name, outer.product.b.buffer.name
+                yield frozenset({a, b}), sums.get(outer.target.name, frozenset())
+        else:
+            read = frozenset(use.buffer.name for use in reaches(stage) if not use.writes)
+            yield read, frozenset(stage.wants)
+    late = plan.epilogue.stages if plan.epilogue else ()
+    for once, wants in zip(late, plan.late_wants, strict=True):
+        yield frozenset(view.buffer.name for view in reads(once)), frozenset(wants)
 
 
 def scratch_is_unread(plan: TimePlan) -> Faults:

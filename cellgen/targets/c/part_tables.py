@@ -10,15 +10,12 @@ from collections.abc import Iterable, Sequence
 from cellgen.runtime.names import c_name
 from cellgen.schedule.lower.plan import (
     GroupPlan,
-    LoopPlan,
     OutersPlan,
     PanelProduct,
     PartPlan,
     Prefetch,
     ProductPlan,
-    RoutinePlan,
     StagePlan,
-    StripPlan,
     Weights,
 )
 from cellgen.schedule.lower.sums import Operand
@@ -77,7 +74,7 @@ class PartTables:
             units, granularity = self.tables.length(stage.units), getattr(stage, "granularity", 0)
             kind, extents = "LOOP", (units, NONE, granularity)
         keeps = self._keeps(stage.name, getattr(stage, "keeps", ()))
-        wants = (0, "0") if isinstance(stage, OutersPlan) else self._wants(stage)
+        wants = self.tables.wants(stage.name, getattr(stage, "wants", ()))
         if isinstance(stage, OutersPlan):
             products = self._outers(stage)
         else:
@@ -97,10 +94,6 @@ class PartTables:
     def _keeps(self, name: str, keeps: Sequence[str]) -> tuple[int, str]:
         members = (self.tables.member[c_name(member)] for member in keeps)
         return len(keeps), self.tables.numbers(f"{name}_keeps", "members", members)
-
-    def _wants(self, stage: GroupPlan | LoopPlan | RoutinePlan | StripPlan) -> tuple[int, str]:
-        members = (self.tables.member[c_name(member)] for member in stage.wants)
-        return len(stage.wants), self.tables.numbers(f"{stage.name}_wants", "members", members)
 
     def _group(self, stage: GroupPlan) -> list[str]:
         use = {place.buffer: number for number, place in enumerate(numbered(stage.uses))}

@@ -7,7 +7,7 @@ Input: ``TimePlan``. Output: contexts for ``sequence.j2``. The loops over time a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cellgen.errors import DerivationError
 from cellgen.runtime.abi import Function as Signature
@@ -23,7 +23,7 @@ from cellgen.schedule.lower.sums import RowArray, RowSum, StepsTotal, Total
 from cellgen.schedule.schedule import Buffer, BufferKind, PlannedFunction
 from cellgen.targets.c.equations import EquationsContext, EquationsWriter
 from cellgen.targets.c.part_tables import PartTables
-from cellgen.targets.c.step import LoopContext, ProductContext, StepWriter
+from cellgen.targets.c.step import LoopContext, ProductContext, StepWriter, any_given
 from cellgen.targets.c.tables import PlanTables, Table, member_names
 
 
@@ -119,13 +119,19 @@ def _once(plan: TimePlan, function: PlannedFunction, arguments: str) -> OnceCont
         if buffer in function.buffers
     }
     writer = _OnceWriter(function, places)
+    wants = plan.late_wants if function is plan.epilogue else ()
     members = f"CELLGEN_NAME({arguments})"
     prelude = [f"const {members} *const args = (const {members} *)frame->args;", "(void)args;"]
     prelude += [
         f"const real {b.name} = (real)args->{c_member(b.name)};"
         for b in function.of_kind(BufferKind.SCALAR)
     ]
-    return OnceContext(function.name, prelude, [writer.stage(stage) for stage in function.stages])
+    stages = [writer.stage(stage) for stage in function.stages]
+    if wants:
+        stages = [
+            replace(s, wanted=any_given(names)) for s, names in zip(stages, wants, strict=True)
+        ]
+    return OnceContext(function.name, prelude, stages)
 
 
 class _OnceWriter(StepWriter):

@@ -5,6 +5,7 @@ Input: planned functions and their signatures. Output: contexts for ``cell.c.j2`
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from cellgen.language.names import Names
@@ -13,8 +14,8 @@ from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import Interface, c_dim
 from cellgen.runtime.names import LOCALS, c_member
 from cellgen.schedule import Buffer, BufferKind, Loop, PlannedFunction, Product, Routine
-from cellgen.schedule.on_request import on_request_of_step
-from cellgen.schedule.schedule import Line, View, describe, writes
+from cellgen.schedule.on_request import wanted_in_step
+from cellgen.schedule.schedule import Line, View, describe
 from cellgen.targets.c.loops import LoopLines, LoopWriter, column_of, offset_of, routine_call
 from cellgen.targets.c_expressions import c_axis, c_factor
 
@@ -26,7 +27,7 @@ class ProductContext:
     comment: str
     call: str
     wanted: str = ""
-    """The result for which alone it is formed, if there is one."""
+    """Whether one of the results is there for which alone it is formed, in C; empty: always."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,6 @@ def step_function(
         if not argument.is_scalar and not argument.optional
     ]
     zeros = c_axis(function.zeros) if function.zeros is not None else ""
-    requested = on_request_of_step(function)
     return FunctionContext(
         stem=f"{interface.name}_{function.name}",
         text=signature.text,
@@ -88,19 +88,17 @@ def step_function(
             for b in function.of_kind(BufferKind.OPTIONAL)
         ],
         scalars=[b.name for b in function.of_kind(BufferKind.SCALAR)],
-        stages=[_where_wanted(writer, stage, requested) for stage in function.stages],
+        stages=[
+            replace(writer.stage(stage), wanted=any_given(buffer.name for buffer in wanted))
+            for stage, wanted in zip(function.stages, wanted_in_step(function), strict=True)
+        ],
         needs_workspace=function.needs_workspace,
     )
 
 
-def _where_wanted(
-    writer: StepWriter, stage: Product | Loop | Routine, requested: frozenset[Buffer]
-) -> ProductContext | LoopContext:
-    """Spell a stage; where it forms a gradient alone, only for a caller who wants that."""
-    spelled, written = writer.stage(stage), {view.buffer for view in writes(stage)}
-    if written and written <= requested:
-        return replace(spelled, wanted=next(iter(written)).name)
-    return spelled
+def any_given(names: Iterable[str]) -> str:
+    """Spell whether the caller gives memory for one of some results; empty where there are none."""
+    return " || ".join(f"args->{c_member(name)}" for name in names)
 
 
 def _count(buffer: Buffer) -> str:

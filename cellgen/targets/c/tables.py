@@ -5,7 +5,7 @@ Input: ``TimePlan``. Output: initialisers of the structs of ``cellgen_driver.h``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sympy import Expr, expand
@@ -329,7 +329,13 @@ class PlanTables:
             int(item.begun),
             int(item.batched),
             self.memory_of(item.own),
+            *self.wants(item.of, item.wants),
         )
+
+    def wants(self, name: str, wants: Sequence[str]) -> tuple[int, str]:
+        """How many gradients a stage or a sum is formed for, and the table of their members."""
+        members = (self.member[c_name(member)] for member in wants)
+        return len(wants), self.numbers(f"{name}_wants", "members", members)
 
     def sum_row(self, item: RowSum) -> str:
         """The row of a sum over rows."""

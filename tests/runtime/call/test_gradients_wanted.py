@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import cellgen
-from cellgen.cells import GRU, Elman
-from cellgen.errors import ArgumentError
+from cellgen.cells import GRU, M2RNN, Elman
+from cellgen.errors import ArgumentError, DerivationError
 from cellgen.pipeline import sequence_of
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.call.raw import RawFunction
 from cellgen.schedule.lower import lower
+from cellgen.schedule.lower.plan import OutersPlan
+from cellgen.schedule.lower.verify import verify
+from cellgen.schedule.on_request import on_request
 from cellgen.targets.interface import sequence_signatures
 
 SHAPES = ((5, 3, 1), (0, 3, 1), (1, 2, 2), (40, 20, 2))
@@ -29,7 +34,7 @@ def arrays_of(raw: RawFunction, steps: int, rows: int) -> tuple[list[int], dict[
 
 
 @pytest.mark.parametrize("name", ["backward", "weight_gradients"])
-@pytest.mark.parametrize("cell", ["elman", "lstm", "layer_norm_gru", "slstm_heads"])
+@pytest.mark.parametrize("cell", ["elman", "lstm", "layer_norm_gru", "slstm_heads", "m2rnn"])
 def test_of_a_step_too_any_of_them_may_be_null(cell: str, name: str) -> None:
     kernel = cellgen.load(cell)
     raw = RawFunction(kernel, name, np.float64)
@@ -67,7 +72,9 @@ def test_steps_that_form_no_gradients_take_no_names_of_them() -> None:
 
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["all steps", "masked, reverse, window"])
-@pytest.mark.parametrize("cell", ["gru", "lru", "slstm_heads", "augru"])
+@pytest.mark.parametrize(
+    "cell", ["gru", "lru", "slstm_heads", "augru", "m2rnn", "antisymmetric_rnn", "mamba2"]
+)
 def test_any_of_them_may_be_null_and_the_others_stay_the_same(cell: str, guarded: bool) -> None:
     """NULL is an address that nothing can be written to."""
     raw = RawFunction(cellgen.load(cell), "sequence_backward", np.float64)
@@ -171,3 +178,33 @@ def test_stages_that_form_nothing_else_are_left_out(cell) -> None:
     assert all(not names for stage, names in wants.items() if stage.startswith("reverse"))
     assert ("d_x",) in wants.values()
     assert any(set(names) >= {"d_b"} or "d_b_z" in names for names in wants.values())
+
+
+def test_what_leads_to_nothing_wanted_is_not_formed() -> None:
+    """A sum over all steps that the epilogue alone reads, what forms it and what follows."""
+    schedule = sequence_of(M2RNN)
+    _, plan = lower(schedule, sequence_signatures(schedule))
+    assert on_request(schedule) >= set(schedule.programs.gradients)
+    wants = [stage.wants for stage in plan.parts[1].stages if not isinstance(stage, OutersPlan)]
+    assert all(wants)
+    assert {total.wants for total in plan.totals if total.in_memory} == {("d_a_log",), ("d_u",)}
+    assert sorted(plan.late_wants) == [("d_a_log",), ("d_u",)]
+    _, again = lower(schedule, sequence_signatures(schedule))
+    late = replace(again, late_wants=((), ()))
+    with pytest.raises(DerivationError, match="is skipped without d_u but d_reshaped_u is read"):
+        verify(late)
+
+
+@pytest.mark.parametrize("products", ["bf16", "full"])
+def test_operands_of_products_that_nobody_wants_are_left_out(products: str) -> None:
+    """Three products of GRU share an operand each; chunks carry rows on to the next one."""
+    kernel, rng = cellgen.load("gru"), np.random.default_rng(2)
+    given = kernel.init(rng, dtype=np.float32, B=5, I=24, H=40)
+    given["x"] = rng.standard_normal((37, 5, 24), np.float32)
+    made = kernel.sequence_forward(**given, save=True, products=products)
+    call = {**given, "h": made.h, "d_h": made.h, "saved": made.saved, "products": products}
+    whole = kernel.sequence_backward(**call)
+    for names in (("d_u_n",), ("d_w_r", "d_u_z"), ("d_w_n", "d_x"), ("d_b_z",)):
+        found = kernel.sequence_backward(**call, gradients=names)
+        for name in names:
+            assert np.array_equal(getattr(found, name), getattr(whole, name)), (names, name)
