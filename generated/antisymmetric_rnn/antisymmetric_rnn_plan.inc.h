@@ -172,7 +172,7 @@ static const cellgen_memory CELLGEN_NAME(antisymmetric_rnn_sequence_backward_mem
 static const cellgen_kept CELLGEN_NAME(antisymmetric_rnn_sequence_backward_kept)[] = {{2, 0, -1}, /* 0 d_tanh_pre_time */};
 /* members */
 static const int16_t CELLGEN_NAME(antisymmetric_rnn_sequence_backward_total_d_a_wants)[] = {13,};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(antisymmetric_rnn_sequence_backward_totals)[] = {
     {12, -1, 1, 1, 0, 13, 0, 0}, /* 0 d_w */
     {14, -1, 0, 0, 0, 14, 0, 0}, /* 1 d_b */

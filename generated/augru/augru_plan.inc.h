@@ -236,7 +236,7 @@ static const cellgen_kept CELLGEN_NAME(augru_sequence_backward_kept)[] = {
     {5, 0, -1}, /* 3 d_a_terms_time */
     {6, 0, -1}, /* 4 d_sigmoid_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(augru_sequence_backward_totals)[] = {
     {19, -1, 1, 1, 0, 24, 0, 0}, /* 0 d_w_u */
     {20, -1, 2, 1, 0, 25, 0, 0}, /* 1 d_u_u */

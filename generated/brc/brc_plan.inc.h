@@ -179,7 +179,7 @@ static const cellgen_kept CELLGEN_NAME(brc_sequence_backward_kept)[] = {
     {1, 0, -1}, /* 1 d_tanh_pre_time */
     {2, 0, -1}, /* 2 d_c_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(brc_sequence_backward_totals)[] = {
     {15, -1, 1, 1, 0, 13, 0, 0}, /* 0 d_w_c */
     {16, -1, 1, 1, 0, 14, 0, 0}, /* 1 d_w_a */

@@ -267,7 +267,7 @@ static const cellgen_kept CELLGEN_NAME(cfc_sequence_backward_kept)[] = {
     {7, 1, -1}, /* 4 d_tanh_pre_time */
     {8, 1, -1}, /* 5 d_x_h_prev_w_bb_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(cfc_sequence_backward_totals)[] = {
     {17, -1, 2, 1, 0, 25, 0, 0}, /* 0 d_w_bb */
     {18, -1, 1, 0, 0, 26, 0, 0}, /* 1 d_b_bb */

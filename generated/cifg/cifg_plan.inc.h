@@ -232,7 +232,7 @@ static const cellgen_kept CELLGEN_NAME(cifg_sequence_backward_kept)[] = {
     {1, 0, -1}, /* 1 d_g_pre_time */
     {2, 0, -1}, /* 2 d_f_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(cifg_sequence_backward_totals)[] = {
     {21, -1, 1, 1, 0, 19, 0, 0}, /* 0 d_w_f */
     {22, -1, 2, 1, 0, 20, 0, 0}, /* 1 d_u_f */

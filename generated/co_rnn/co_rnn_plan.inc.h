@@ -197,7 +197,7 @@ static const cellgen_memory CELLGEN_NAME(co_rnn_sequence_backward_memory)[] = {
 };
 /* memory, width, member */
 static const cellgen_kept CELLGEN_NAME(co_rnn_sequence_backward_kept)[] = {{2, 0, -1}, /* 0 d_force_pre_time */};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(co_rnn_sequence_backward_totals)[] = {
     {19, -1, 1, 1, 0, 13, 0, 0}, /* 0 d_w */
     {20, -1, 1, 1, 0, 14, 0, 0}, /* 1 d_v */

@@ -404,7 +404,7 @@ static const int16_t CELLGEN_NAME(comba_sequence_backward_total_d_exp_a_log_want
 static const int16_t CELLGEN_NAME(comba_sequence_backward_total_d_b_units_wants)[] = {31,};
 /* members */
 static const int16_t CELLGEN_NAME(comba_sequence_backward_total_d_d_units_wants)[] = {32,};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(comba_sequence_backward_totals)[] = {
     {24, -1, 4, 1, 0, 55, 0, 0}, /* 0 d_w_q */
     {25, -1, 4, 1, 0, 56, 0, 0}, /* 1 d_w_k */

@@ -343,7 +343,7 @@ static const cellgen_kept CELLGEN_NAME(delta_net_sequence_backward_kept)[] = {
     {13, 1, -1}, /* 4 d_reshaped_k_time */
     {12, 3, -1}, /* 5 d_x_w_v_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(delta_net_sequence_backward_totals)[] = {
     {19, -1, 4, 1, 0, 37, 0, 0}, /* 0 d_w_q */
     {20, -1, 4, 1, 0, 38, 0, 0}, /* 1 d_w_k */

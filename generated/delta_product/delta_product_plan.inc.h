@@ -429,7 +429,7 @@ static const cellgen_kept CELLGEN_NAME(delta_product_sequence_backward_kept)[] =
     {20, 3, -1}, /* 8 d_x_w_v_2_time */
     {25, 3, -1}, /* 9 d_x_w_v_1_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(delta_product_sequence_backward_totals)[] = {
     {27, -1, 4, 1, 0, 61, 0, 0}, /* 0 d_w_q */
     {28, -1, 4, 1, 0, 62, 0, 0}, /* 1 d_w_k_1 */

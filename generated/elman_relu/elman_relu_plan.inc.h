@@ -155,7 +155,7 @@ static const cellgen_memory CELLGEN_NAME(elman_relu_sequence_backward_memory)[] 
 };
 /* memory, width, member */
 static const cellgen_kept CELLGEN_NAME(elman_relu_sequence_backward_kept)[] = {{0, 0, -1}, /* 0 d_h_bar_time */};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(elman_relu_sequence_backward_totals)[] = {
     {9, -1, 1, 1, 0, 9, 0, 0}, /* 0 d_w */
     {10, -1, 2, 1, 0, 10, 0, 0}, /* 1 d_u */

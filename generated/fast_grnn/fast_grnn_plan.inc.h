@@ -202,7 +202,7 @@ static const cellgen_kept CELLGEN_NAME(fast_grnn_sequence_backward_kept)[] = {
     {6, 0, -1}, /* 3 d_z_pre_time */
     {7, 0, -1}, /* 4 d_s_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(fast_grnn_sequence_backward_totals)[] = {
     {13, -1, 1, 1, 0, 24, 0, 0}, /* 0 d_w */
     {14, -1, 2, 1, 0, 25, 0, 0}, /* 1 d_u */

@@ -249,7 +249,7 @@ static const cellgen_kept CELLGEN_NAME(gla_sequence_backward_kept)[] = {
     {5, 1, -1}, /* 2 d_log_sigmoid_pre_time */
     {6, 1, -1}, /* 3 d_x_w_q_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(gla_sequence_backward_totals)[] = {
     {17, -1, 3, 1, 0, 18, 0, 0}, /* 0 d_w_q */
     {18, -1, 3, 1, 0, 19, 0, 0}, /* 1 d_w_k */

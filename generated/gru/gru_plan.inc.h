@@ -228,7 +228,7 @@ static const cellgen_kept CELLGEN_NAME(gru_sequence_backward_kept)[] = {
     {3, 0, -1}, /* 2 d_r_bar_time */
     {4, 0, -1}, /* 3 d_z_bar_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(gru_sequence_backward_totals)[] = {
     {17, -1, 1, 1, 0, 21, 0, 0}, /* 0 d_w_z */
     {18, -1, 2, 1, 0, 22, 0, 0}, /* 1 d_u_z */

@@ -247,7 +247,7 @@ static const cellgen_kept CELLGEN_NAME(gru_block_cell_sequence_backward_kept)[] 
     {1, 0, -1}, /* 0 d_c_bar_time */
     {2, 3, -1}, /* 1 d_r_bar_u_bar_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(gru_block_cell_sequence_backward_totals)[] = {
     {15, -1, 1, 1, 0, 25, 0, 0}, /* 0 d_w_ru */
     {16, -1, 2, 1, 0, 26, 0, 0}, /* 1 d_w_c */

@@ -394,7 +394,7 @@ static const cellgen_kept CELLGEN_NAME(gru_d_sequence_backward_kept)[] = {
     {13, 0, -1}, /* 7 d_b_gh_terms_time */
     {14, 0, -1}, /* 8 d_delta_w_gh_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(gru_d_sequence_backward_totals)[] = {
     {28, -1, 1, 0, 0, 40, 0, 0}, /* 0 d_w_gx */
     {29, -1, 1, 0, 0, 41, 0, 0}, /* 1 d_b_gx */

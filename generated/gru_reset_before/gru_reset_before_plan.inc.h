@@ -258,7 +258,7 @@ static const cellgen_kept CELLGEN_NAME(gru_reset_before_sequence_backward_kept)[
     {5, 0, -1}, /* 1 d_r_bar_time */
     {2, 0, -1}, /* 2 d_z_bar_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(gru_reset_before_sequence_backward_totals)[] = {
     {16, -1, 1, 1, 0, 23, 0, 0}, /* 0 d_w_z */
     {17, -1, 2, 1, 0, 24, 0, 0}, /* 1 d_u_z */

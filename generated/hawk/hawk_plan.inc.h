@@ -400,7 +400,7 @@ static const cellgen_kept CELLGEN_NAME(hawk_sequence_backward_kept)[] = {
 };
 /* members */
 static const int16_t CELLGEN_NAME(hawk_sequence_backward_total_d_softplus_lam_wants)[] = {40,};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(hawk_sequence_backward_totals)[] = {
     {37, -1, 1, 1, 0, 55, 0, 0}, /* 0 d_w_u */
     {38, -1, 1, 1, 0, 56, 0, 0}, /* 1 d_w_g */

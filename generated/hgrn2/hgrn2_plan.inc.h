@@ -251,7 +251,7 @@ static const cellgen_kept CELLGEN_NAME(hgrn2_sequence_backward_kept)[] = {
 };
 /* members */
 static const int16_t CELLGEN_NAME(hgrn2_sequence_backward_total_d_low_wants)[] = {18,};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(hgrn2_sequence_backward_totals)[] = {
     {15, -1, 3, 1, 0, 24, 0, 0}, /* 0 d_w_o */
     {16, -1, 3, 1, 0, 25, 0, 0}, /* 1 d_w_f */

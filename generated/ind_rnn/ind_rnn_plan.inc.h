@@ -143,7 +143,7 @@ static const cellgen_memory CELLGEN_NAME(ind_rnn_sequence_backward_memory)[] = {
 };
 /* memory, width, member */
 static const cellgen_kept CELLGEN_NAME(ind_rnn_sequence_backward_kept)[] = {{0, 0, -1}, /* 0 d_h_bar_time */};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(ind_rnn_sequence_backward_totals)[] = {
     {9, -1, 1, 1, 0, 8, 0, 0}, /* 0 d_w */
     {10, -1, 0, 0, 0, 9, 0, 0}, /* 1 d_u */

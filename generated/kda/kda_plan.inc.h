@@ -380,7 +380,7 @@ static const cellgen_kept CELLGEN_NAME(kda_sequence_backward_kept)[] = {
 };
 /* members */
 static const int16_t CELLGEN_NAME(kda_sequence_backward_total_d_exp_a_log_units_wants)[] = {27,};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(kda_sequence_backward_totals)[] = {
     {22, -1, 4, 1, 0, 48, 0, 0}, /* 0 d_w_q */
     {23, -1, 4, 1, 0, 49, 0, 0}, /* 1 d_w_k */

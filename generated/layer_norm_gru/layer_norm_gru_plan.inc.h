@@ -431,7 +431,7 @@ static const cellgen_kept CELLGEN_NAME(layer_norm_gru_sequence_backward_kept)[] 
     {11, 0, -1}, /* 4 d_hu_n_time */
     {12, 1, -1}, /* 5 d_hu_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(layer_norm_gru_sequence_backward_totals)[] = {
     {31, -1, 3, 1, 0, 46, 0, 0}, /* 0 d_w */
     {32, -1, 4, 1, 0, 47, 0, 0}, /* 1 d_u */

@@ -395,7 +395,7 @@ static const cellgen_kept CELLGEN_NAME(layer_norm_lstm_sequence_backward_kept)[]
     {7, 1, -1}, /* 3 d_alpha1_terms_time */
     {11, 1, -1}, /* 4 d_hu_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(layer_norm_lstm_sequence_backward_totals)[] = {
     {30, -1, 3, 1, 0, 35, 0, 0}, /* 0 d_w */
     {31, -1, 4, 1, 0, 36, 0, 0}, /* 1 d_u */

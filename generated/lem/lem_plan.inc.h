@@ -304,7 +304,7 @@ static const cellgen_kept CELLGEN_NAME(lem_sequence_backward_kept)[] = {
     {8, 0, -1}, /* 2 d_sigmoid_pre_2_time */
     {5, 0, -1}, /* 3 d_sigmoid_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(lem_sequence_backward_totals)[] = {
     {25, -1, 1, 1, 0, 30, 0, 0}, /* 0 d_w_1 */
     {26, -1, 2, 1, 0, 31, 0, 0}, /* 1 d_v_1 */

@@ -196,7 +196,7 @@ static const cellgen_kept CELLGEN_NAME(li_gru_sequence_backward_kept)[] = {
     {3, 0, -1}, /* 2 d_x_w_n_time */
     {4, 0, -1}, /* 3 d_z_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(li_gru_sequence_backward_totals)[] = {
     {13, -1, 1, 1, 0, 17, 0, 0}, /* 0 d_w_z */
     {14, -1, 2, 1, 0, 18, 0, 0}, /* 1 d_u_z */

@@ -177,7 +177,7 @@ static const cellgen_memory CELLGEN_NAME(lif_sequence_backward_memory)[] = {
 };
 /* memory, width, member */
 static const cellgen_kept CELLGEN_NAME(lif_sequence_backward_kept)[] = {{0, 0, -1}, /* 0 d_v_total_time */};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(lif_sequence_backward_totals)[] = {
     {15, -1, 1, 1, 0, 10, 0, 0}, /* 0 d_w */
     {16, -1, 2, 1, 0, 11, 0, 0}, /* 1 d_u */

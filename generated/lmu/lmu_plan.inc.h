@@ -274,7 +274,7 @@ static const cellgen_kept CELLGEN_NAME(lmu_sequence_backward_kept)[] = {
     {0, 0, -1}, /* 0 d_h_pre_time */
     {6, 6, -1}, /* 1 d_u_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(lmu_sequence_backward_totals)[] = {
     {20, -1, 2, 1, 0, 22, 0, 0}, /* 0 d_e_x */
     {21, -1, 0, 1, 0, 23, 0, 0}, /* 1 d_e_h */

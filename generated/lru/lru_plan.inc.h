@@ -284,7 +284,7 @@ static const cellgen_kept CELLGEN_NAME(lru_sequence_backward_kept)[] = {
     {14, 0, -1}, /* 1 d_h_im_total_time */
     {15, 0, -1}, /* 2 d_h_re_total_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(lru_sequence_backward_totals)[] = {
     {26, -1, 1, 1, 0, 42, 0, 0}, /* 0 d_b_re */
     {27, -1, 1, 1, 0, 43, 0, 0}, /* 1 d_b_im */

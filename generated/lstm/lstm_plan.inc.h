@@ -256,7 +256,7 @@ static const cellgen_kept CELLGEN_NAME(lstm_sequence_backward_kept)[] = {
     {2, 0, -1}, /* 2 d_f_bar_time */
     {3, 0, -1}, /* 3 d_i_bar_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(lstm_sequence_backward_totals)[] = {
     {24, -1, 1, 1, 0, 23, 0, 0}, /* 0 d_w_i */
     {25, -1, 2, 1, 0, 24, 0, 0}, /* 1 d_u_i */

@@ -257,7 +257,7 @@ static const cellgen_memory CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_bac
 };
 /* memory, width, member */
 static const cellgen_kept CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_kept)[] = {{0, 2, -1}, /* 0 d_icfo_time */};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_totals)[] = {
     {27, -1, 1, 1, 0, 26, 0, 0}, /* 0 d_w */
     {28, -1, 0, 0, 0, 27, 0, 0}, /* 1 d_wci */

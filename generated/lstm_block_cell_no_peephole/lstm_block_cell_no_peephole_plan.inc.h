@@ -236,7 +236,7 @@ static const cellgen_memory CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_ba
 };
 /* memory, width, member */
 static const cellgen_kept CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_kept)[] = {{0, 2, -1}, /* 0 d_icfo_time */};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_totals)[] = {
     {23, -1, 1, 1, 0, 21, 0, 0}, /* 0 d_w */
     {24, -1, 2, 0, 0, 22, 0, 0}, /* 1 d_b */

@@ -276,7 +276,7 @@ static const cellgen_kept CELLGEN_NAME(lstm_peephole_sequence_backward_kept)[] =
     {2, 0, -1}, /* 2 d_i_pre_time */
     {3, 0, -1}, /* 3 d_g_bar_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(lstm_peephole_sequence_backward_totals)[] = {
     {27, -1, 1, 1, 0, 28, 0, 0}, /* 0 d_w_i */
     {28, -1, 2, 1, 0, 29, 0, 0}, /* 1 d_u_i */

@@ -247,7 +247,7 @@ static const cellgen_kept CELLGEN_NAME(lstm_projection_sequence_backward_kept)[]
     {3, 1, -1}, /* 1 o_tanh_c_time */
     {5, 4, -1}, /* 2 d_b_x_w_r_prev_u_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(lstm_projection_sequence_backward_totals)[] = {
     {19, -1, 2, 1, 0, 17, 0, 0}, /* 0 d_w */
     {20, -1, 3, 1, 0, 18, 0, 0}, /* 1 d_u */

@@ -463,7 +463,7 @@ static const int16_t CELLGEN_NAME(ltc_sequence_backward_total_d_u_4_wants)[] = {
 static const int16_t CELLGEN_NAME(ltc_sequence_backward_total_d_u_5_wants)[] = {20,};
 /* members */
 static const int16_t CELLGEN_NAME(ltc_sequence_backward_total_d_u_6_wants)[] = {20,};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(ltc_sequence_backward_totals)[] = {
     {19, -1, 1, 1, 0, 67, 0, 0}, /* 0 d_w */
     {21, -1, 0, 0, 0, 68, 0, 0}, /* 1 d_b */

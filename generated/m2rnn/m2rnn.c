@@ -107,22 +107,11 @@ int CELLGEN_NAME(m2rnn_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, 
 
     /* sum_reshaped_s_prev_reshaped_u = sum(reshaped_s_prev_reshaped_u -> (B, N, K, 1, D)) */
     for (int64_t row = 0; row < nB; ++row) {
+        real *sum_reshaped_s_prev_reshaped_u_row = sum_reshaped_s_prev_reshaped_u_rows + row * (nD * nK * nN);
         const real *reshaped_s_prev_row = args->s_prev + row * (nD * nK * nN);
         const real *reshaped_u_row = args->u;
-        real *sum_reshaped_s_prev_reshaped_u_row = sum_reshaped_s_prev_reshaped_u_rows + row * (nD * nK * nN);
-        for (int64_t unit = 0; unit < nN * nK * nD; ++unit) sum_reshaped_s_prev_reshaped_u_row[unit] = 0;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
-                for (int64_t axis3 = 0; axis3 < nD; ++axis3) {
-                    const real reshaped_s_prev = reshaped_s_prev_row[axis1 * (nD * nK) + axis2 * nD + axis3];
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < nD; ++unit) {
-                        const real reshaped_u = reshaped_u_row[axis1 * (nD * nD) + axis3 * nD + unit];
-                        sum_reshaped_s_prev_reshaped_u_row[axis1 * (nD * nK) + axis2 * nD + unit] += reshaped_s_prev * reshaped_u;
-                    }
-                }
-            }
-        }
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+            cg_gemm_nn(nK, nD, nD, reshaped_s_prev_row + axis1 * (nD * nK), nD, reshaped_u_row + axis1 * (nD * nD), nD, sum_reshaped_s_prev_reshaped_u_row + axis1 * (nD * nK), nD, 0);
     }
 
     /* x_w_q = x @ w_q */
@@ -362,22 +351,11 @@ int CELLGEN_NAME(m2rnn_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK,
 
     /* sum_reshaped_s_prev_reshaped_u = sum(reshaped_s_prev_reshaped_u -> (B, N, K, 1, D)) */
     for (int64_t row = 0; row < nB; ++row) {
+        real *sum_reshaped_s_prev_reshaped_u_row = sum_reshaped_s_prev_reshaped_u_rows + row * (nD * nK * nN);
         const real *reshaped_s_prev_row = args->s_prev + row * (nD * nK * nN);
         const real *reshaped_u_row = args->u;
-        real *sum_reshaped_s_prev_reshaped_u_row = sum_reshaped_s_prev_reshaped_u_rows + row * (nD * nK * nN);
-        for (int64_t unit = 0; unit < nN * nK * nD; ++unit) sum_reshaped_s_prev_reshaped_u_row[unit] = 0;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
-                for (int64_t axis3 = 0; axis3 < nD; ++axis3) {
-                    const real reshaped_s_prev = reshaped_s_prev_row[axis1 * (nD * nK) + axis2 * nD + axis3];
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < nD; ++unit) {
-                        const real reshaped_u = reshaped_u_row[axis1 * (nD * nD) + axis3 * nD + unit];
-                        sum_reshaped_s_prev_reshaped_u_row[axis1 * (nD * nK) + axis2 * nD + unit] += reshaped_s_prev * reshaped_u;
-                    }
-                }
-            }
-        }
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+            cg_gemm_nn(nK, nD, nD, reshaped_s_prev_row + axis1 * (nD * nK), nD, reshaped_u_row + axis1 * (nD * nD), nD, sum_reshaped_s_prev_reshaped_u_row + axis1 * (nD * nK), nD, 0);
     }
 
     /* d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, K, 1)) */
@@ -539,23 +517,11 @@ int CELLGEN_NAME(m2rnn_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK,
     /* d_reshaped_s_prev = sum(d_reshaped_s_prev_terms -> (B, N, K, D, 1)) */
     if (args->d_s_prev) {
         for (int64_t row = 0; row < nB; ++row) {
+            real *d_reshaped_s_prev_row = d_reshaped_s_prev_rows + row * (nD * nK * nN);
             const real *d_sum_reshaped_s_prev_reshaped_u_row = args->d_sum_reshaped_s_prev_reshaped_u + row * (nD * nK * nN);
             const real *reshaped_u_row = args->u;
-            real *d_reshaped_s_prev_row = d_reshaped_s_prev_rows + row * (nD * nK * nN);
-            for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-                for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
-                    for (int64_t axis3 = 0; axis3 < nD; ++axis3) {
-                        real d_reshaped_s_prev = 0;
-                        CELLGEN_SUMS(d_reshaped_s_prev)
-                        for (int64_t unit = 0; unit < nD; ++unit) {
-                            const real d_sum_reshaped_s_prev_reshaped_u = d_sum_reshaped_s_prev_reshaped_u_row[axis1 * (nD * nK) + axis2 * nD + unit];
-                            const real reshaped_u = reshaped_u_row[axis1 * (nD * nD) + axis3 * nD + unit];
-                            d_reshaped_s_prev += d_sum_reshaped_s_prev_reshaped_u * reshaped_u;
-                        }
-                        d_reshaped_s_prev_row[axis1 * (nD * nK) + axis2 * nD + axis3] = d_reshaped_s_prev;
-                    }
-                }
-            }
+            for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+                cg_gemm_nt(nK, nD, nD, d_sum_reshaped_s_prev_reshaped_u_row + axis1 * (nD * nK), nD, reshaped_u_row + axis1 * (nD * nD), nD, d_reshaped_s_prev_row + axis1 * (nD * nK), nD, 0);
         }
 
     }
@@ -716,20 +682,10 @@ int CELLGEN_NAME(m2rnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
         real *d_reshaped_u_row = d_reshaped_u_rows;
         for (int64_t unit = 0; unit < nN * (nD * nD); ++unit) d_reshaped_u_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
-            const real *d_sum_reshaped_s_prev_reshaped_u_row = args->d_sum_reshaped_s_prev_reshaped_u + row * (nD * nK * nN);
             const real *reshaped_s_prev_row = args->s_prev + row * (nD * nK * nN);
-            for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-                for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
-                    for (int64_t axis3 = 0; axis3 < nD; ++axis3) {
-                        const real reshaped_s_prev = reshaped_s_prev_row[axis1 * (nD * nK) + axis2 * nD + axis3];
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < nD; ++unit) {
-                            const real d_sum_reshaped_s_prev_reshaped_u = d_sum_reshaped_s_prev_reshaped_u_row[axis1 * (nD * nK) + axis2 * nD + unit];
-                            d_reshaped_u_row[axis1 * (nD * nD) + axis3 * nD + unit] += d_sum_reshaped_s_prev_reshaped_u * reshaped_s_prev;
-                        }
-                    }
-                }
-            }
+            const real *d_sum_reshaped_s_prev_reshaped_u_row = args->d_sum_reshaped_s_prev_reshaped_u + row * (nD * nK * nN);
+            for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+                cg_gemm_tn(nD, nD, nK, reshaped_s_prev_row + axis1 * (nD * nK), nD, d_sum_reshaped_s_prev_reshaped_u_row + axis1 * (nD * nK), nD, d_reshaped_u_row + axis1 * (nD * nD), nD, 1);
         }
     }
 

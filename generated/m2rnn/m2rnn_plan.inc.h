@@ -347,7 +347,7 @@ static const cellgen_kept CELLGEN_NAME(m2rnn_sequence_backward_kept)[] = {
 static const int16_t CELLGEN_NAME(m2rnn_sequence_backward_total_d_reshaped_u_wants)[] = {26,};
 /* members */
 static const int16_t CELLGEN_NAME(m2rnn_sequence_backward_total_d_exp_a_log_wants)[] = {24,};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(m2rnn_sequence_backward_totals)[] = {
     {20, -1, 4, 1, 0, 42, 0, 0}, /* 0 d_w_q */
     {21, -1, 4, 1, 0, 43, 0, 0}, /* 1 d_w_k */

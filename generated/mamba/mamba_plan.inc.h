@@ -307,7 +307,7 @@ static const cellgen_kept CELLGEN_NAME(mamba_sequence_backward_kept)[] = {
 };
 /* members */
 static const int16_t CELLGEN_NAME(mamba_sequence_backward_total_d_exp_a_log_wants)[] = {22,};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(mamba_sequence_backward_totals)[] = {
     {18, -1, 0, 1, 0, 31, 0, 0}, /* 0 d_w_b */
     {19, -1, 0, 1, 0, 32, 0, 0}, /* 1 d_w_c */

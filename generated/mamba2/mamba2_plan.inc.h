@@ -306,7 +306,7 @@ static const cellgen_kept CELLGEN_NAME(mamba2_sequence_backward_kept)[] = {
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_total_d_exp_a_log_wants)[] = {22,};
 /* members */
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_total_d_d_units_wants)[] = {24,};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(mamba2_sequence_backward_totals)[] = {
     {18, -1, 4, 1, 0, 31, 0, 0}, /* 0 d_w_x */
     {19, -1, 5, 1, 0, 32, 0, 0}, /* 1 d_w_t */

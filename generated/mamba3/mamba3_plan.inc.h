@@ -665,7 +665,7 @@ static const cellgen_kept CELLGEN_NAME(mamba3_sequence_backward_kept)[] = {
 };
 /* members */
 static const int16_t CELLGEN_NAME(mamba3_sequence_backward_total_d_d_units_wants)[] = {66,};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(mamba3_sequence_backward_totals)[] = {
     {60, -1, 6, 1, 0, 122, 0, 0}, /* 0 d_w_u */
     {61, -1, 7, 1, 0, 123, 0, 0}, /* 1 d_w_phi */

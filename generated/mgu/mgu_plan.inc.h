@@ -232,7 +232,7 @@ static const cellgen_kept CELLGEN_NAME(mgu_sequence_backward_kept)[] = {
     {1, 0, -1}, /* 0 d_n_pre_time */
     {4, 0, -1}, /* 1 d_f_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(mgu_sequence_backward_totals)[] = {
     {13, -1, 1, 1, 0, 19, 0, 0}, /* 0 d_w_f */
     {14, -1, 2, 1, 0, 20, 0, 0}, /* 1 d_u_f */

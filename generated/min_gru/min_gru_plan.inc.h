@@ -164,7 +164,7 @@ static const cellgen_kept CELLGEN_NAME(min_gru_sequence_backward_kept)[] = {
     {0, 0, -1}, /* 0 d_n_bar_time */
     {1, 0, -1}, /* 1 d_z_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(min_gru_sequence_backward_totals)[] = {
     {11, -1, 1, 1, 0, 10, 0, 0}, /* 0 d_w_z */
     {12, -1, 0, 0, 0, 11, 0, 0}, /* 1 d_b_z */

@@ -181,7 +181,7 @@ static const cellgen_kept CELLGEN_NAME(min_lstm_sequence_backward_kept)[] = {
     {1, 0, -1}, /* 1 d_i_pre_time */
     {2, 0, -1}, /* 2 d_f_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(min_lstm_sequence_backward_totals)[] = {
     {13, -1, 1, 1, 0, 13, 0, 0}, /* 0 d_w_f */
     {14, -1, 0, 0, 0, 14, 0, 0}, /* 1 d_b_f */

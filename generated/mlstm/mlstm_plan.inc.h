@@ -392,7 +392,7 @@ static const cellgen_kept CELLGEN_NAME(mlstm_sequence_backward_kept)[] = {
     {16, 1, -1}, /* 4 d_k_time */
     {17, 1, -1}, /* 5 d_q_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(mlstm_sequence_backward_totals)[] = {
     {32, -1, 4, 1, 0, 45, 0, 0}, /* 0 d_w_q */
     {33, -1, 4, 1, 0, 46, 0, 0}, /* 1 d_w_k */

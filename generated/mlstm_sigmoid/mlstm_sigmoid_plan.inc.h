@@ -366,7 +366,7 @@ static const cellgen_kept CELLGEN_NAME(mlstm_sigmoid_sequence_backward_kept)[] =
     {2, 2, -1}, /* 5 d_o_pre_time */
     {10, 1, -1}, /* 6 d_q_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(mlstm_sigmoid_sequence_backward_totals)[] = {
     {27, -1, 4, 1, 0, 40, 0, 0}, /* 0 d_w_q */
     {28, -1, 4, 1, 0, 41, 0, 0}, /* 1 d_w_k */

@@ -279,7 +279,7 @@ static const cellgen_kept CELLGEN_NAME(multiplicative_lstm_sequence_backward_kep
     {2, 0, -1}, /* 1 d_h_prev_u_m_time */
     {3, 0, -1}, /* 2 d_x_w_m_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(multiplicative_lstm_sequence_backward_totals)[] = {
     {22, -1, 1, 1, 0, 19, 0, 0}, /* 0 d_w_m */
     {23, -1, 2, 1, 0, 20, 0, 0}, /* 1 d_u_m */

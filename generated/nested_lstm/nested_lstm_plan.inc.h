@@ -414,7 +414,7 @@ static const cellgen_kept CELLGEN_NAME(nested_lstm_sequence_backward_kept)[] = {
     {12, 0, -1}, /* 8 d_f_pre_time */
     {13, 0, -1}, /* 9 d_i_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(nested_lstm_sequence_backward_totals)[] = {
     {41, -1, 1, 1, 0, 40, 0, 0}, /* 0 d_w_i */
     {42, -1, 2, 1, 0, 41, 0, 0}, /* 1 d_u_i */

@@ -446,7 +446,7 @@ static const cellgen_kept CELLGEN_NAME(on_lstm_sequence_backward_kept)[] = {
     {4, 0, -1}, /* 4 d_i_pre_time */
     {5, 0, -1}, /* 5 d_f_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(on_lstm_sequence_backward_totals)[] = {
     {34, -1, 2, 1, 0, 37, 0, 0}, /* 0 d_w_f */
     {35, -1, 3, 1, 0, 38, 0, 0}, /* 1 d_u_f */

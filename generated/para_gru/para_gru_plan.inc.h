@@ -202,7 +202,7 @@ static const cellgen_kept CELLGEN_NAME(para_gru_sequence_backward_kept)[] = {
     {1, 0, -1}, /* 1 d_r_pre_time */
     {2, 0, -1}, /* 2 d_z_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(para_gru_sequence_backward_totals)[] = {
     {16, -1, 1, 1, 0, 18, 0, 0}, /* 0 d_w_z */
     {17, -1, 0, 0, 0, 19, 0, 0}, /* 1 d_a_z */

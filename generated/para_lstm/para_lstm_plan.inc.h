@@ -232,7 +232,7 @@ static const cellgen_kept CELLGEN_NAME(para_lstm_sequence_backward_kept)[] = {
     {1, 0, -1}, /* 1 d_g_pre_time */
     {2, 0, -1}, /* 2 d_f_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(para_lstm_sequence_backward_totals)[] = {
     {23, -1, 1, 1, 0, 22, 0, 0}, /* 0 d_w_f */
     {24, -1, 0, 0, 0, 23, 0, 0}, /* 1 d_a_f */

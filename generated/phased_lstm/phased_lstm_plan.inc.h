@@ -329,7 +329,7 @@ static const cellgen_kept CELLGEN_NAME(phased_lstm_sequence_backward_kept)[] = {
     {5, 0, -1}, /* 4 d_f_pre_time */
     {6, 0, -1}, /* 5 d_i_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(phased_lstm_sequence_backward_totals)[] = {
     {34, -1, 1, 1, 0, 35, 0, 0}, /* 0 d_w_i */
     {35, -1, 2, 1, 0, 36, 0, 0}, /* 1 d_u_i */

@@ -221,7 +221,7 @@ static const cellgen_kept CELLGEN_NAME(ran_sequence_backward_kept)[] = {
     {1, 0, -1}, /* 1 d_f_pre_time */
     {2, 0, -1}, /* 2 d_i_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(ran_sequence_backward_totals)[] = {
     {20, -1, 1, 1, 0, 17, 0, 0}, /* 0 d_w_c */
     {21, -1, 1, 1, 0, 18, 0, 0}, /* 1 d_w_i */

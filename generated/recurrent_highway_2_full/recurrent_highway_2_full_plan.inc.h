@@ -307,7 +307,7 @@ static const cellgen_kept CELLGEN_NAME(recurrent_highway_2_full_sequence_backwar
     {10, 0, -1}, /* 5 d_t_1_pre_time */
     {11, 0, -1}, /* 6 d_q_1_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_totals)[] = {
     {22, -1, 1, 1, 0, 31, 0, 0}, /* 0 d_w_h */
     {23, -1, 2, 1, 0, 32, 0, 0}, /* 1 d_r_h_1 */

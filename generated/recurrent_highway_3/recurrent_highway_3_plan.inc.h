@@ -339,7 +339,7 @@ static const cellgen_kept CELLGEN_NAME(recurrent_highway_3_sequence_backward_kep
     {14, 0, -1}, /* 6 d_t_1_pre_time */
     {15, 0, -1}, /* 7 d_q_1_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(recurrent_highway_3_sequence_backward_totals)[] = {
     {21, -1, 1, 1, 0, 33, 0, 0}, /* 0 d_w_h */
     {22, -1, 2, 1, 0, 34, 0, 0}, /* 1 d_r_h_1 */

@@ -226,7 +226,7 @@ static const cellgen_kept CELLGEN_NAME(retnet_sequence_backward_kept)[] = {
     {2, 1, -1}, /* 1 d_reshaped_v_time */
     {4, 0, -1}, /* 2 d_x_w_k_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(retnet_sequence_backward_totals)[] = {
     {14, -1, 3, 1, 0, 13, 0, 0}, /* 0 d_w_q */
     {15, -1, 3, 1, 0, 14, 0, 0}, /* 1 d_w_k */

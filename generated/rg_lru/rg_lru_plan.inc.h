@@ -182,7 +182,7 @@ static const cellgen_kept CELLGEN_NAME(rg_lru_sequence_backward_kept)[] = {
 };
 /* members */
 static const int16_t CELLGEN_NAME(rg_lru_sequence_backward_total_d_softplus_lam_wants)[] = {16,};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(rg_lru_sequence_backward_totals)[] = {
     {12, -1, 1, 1, 0, 19, 0, 0}, /* 0 d_w_a */
     {13, -1, 1, 1, 0, 20, 0, 0}, /* 1 d_w_x */

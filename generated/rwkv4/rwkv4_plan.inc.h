@@ -368,7 +368,7 @@ static const cellgen_kept CELLGEN_NAME(rwkv4_sequence_backward_kept)[] = {
 };
 /* members */
 static const int16_t CELLGEN_NAME(rwkv4_sequence_backward_total_d_exp_decay_wants)[] = {42,};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(rwkv4_sequence_backward_totals)[] = {
     {35, -1, 0, 0, 0, 51, 0, 0}, /* 0 d_mu_r */
     {36, -1, 0, 0, 0, 52, 0, 0}, /* 1 d_mu_k */

@@ -449,7 +449,7 @@ static const cellgen_kept CELLGEN_NAME(rwkv6_sequence_backward_kept)[] = {
 };
 /* members */
 static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_total_d_reshaped_u_units_wants)[] = {38,};
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(rwkv6_sequence_backward_totals)[] = {
     {28, -1, 0, 0, 0, 50, 0, 0}, /* 0 d_mu_r */
     {29, -1, 0, 0, 0, 51, 0, 0}, /* 1 d_mu_k */

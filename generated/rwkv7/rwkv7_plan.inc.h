@@ -560,7 +560,7 @@ static const cellgen_kept CELLGEN_NAME(rwkv7_sequence_backward_kept)[] = {
     {27, 0, -1}, /* 13 d_x_x_shift_prev_mu_r_time */
     {39, 2, -1}, /* 14 d_xi_terms_3_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(rwkv7_sequence_backward_totals)[] = {
     {36, -1, 0, 0, 0, 67, 0, 0}, /* 0 d_mu_r */
     {37, -1, 0, 0, 0, 68, 0, 0}, /* 1 d_mu_k */

@@ -301,7 +301,7 @@ static const cellgen_kept CELLGEN_NAME(s5_sequence_backward_kept)[] = {
     {21, 0, -1}, /* 2 d_s_im_total_time */
     {22, 0, -1}, /* 3 d_s_re_total_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(s5_sequence_backward_totals)[] = {
     {26, -1, 1, 1, 0, 50, 0, 0}, /* 0 d_b_re */
     {27, -1, 1, 1, 0, 51, 0, 0}, /* 1 d_b_im */

@@ -296,7 +296,7 @@ static const cellgen_kept CELLGEN_NAME(slstm_sequence_backward_kept)[] = {
     {2, 0, -1}, /* 2 d_i_bar_time */
     {3, 0, -1}, /* 3 d_z_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(slstm_sequence_backward_totals)[] = {
     {34, -1, 1, 1, 0, 27, 0, 0}, /* 0 d_w_z */
     {35, -1, 2, 1, 0, 28, 0, 0}, /* 1 d_r_z */

@@ -203,7 +203,7 @@ static const cellgen_kept CELLGEN_NAME(sru_sequence_backward_kept)[] = {
     {1, 0, -1}, /* 1 d_r_pre_time */
     {2, 0, -1}, /* 2 d_f_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(sru_sequence_backward_totals)[] = {
     {17, -1, 1, 1, 0, 20, 0, 0}, /* 0 d_w */
     {18, -1, 1, 1, 0, 21, 0, 0}, /* 1 d_w_f */

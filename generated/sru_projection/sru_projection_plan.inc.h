@@ -209,7 +209,7 @@ static const cellgen_kept CELLGEN_NAME(sru_projection_sequence_backward_kept)[] 
     {2, 0, -1}, /* 2 d_r_pre_time */
     {3, 0, -1}, /* 3 d_f_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(sru_projection_sequence_backward_totals)[] = {
     {18, -1, 1, 1, 0, 19, 0, 0}, /* 0 d_w */
     {19, -1, 1, 1, 0, 20, 0, 0}, /* 1 d_w_f */

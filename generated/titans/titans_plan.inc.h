@@ -410,7 +410,7 @@ static const cellgen_kept CELLGEN_NAME(titans_sequence_backward_kept)[] = {
     {18, 2, -1}, /* 6 d_alpha_pre_time */
     {15, 3, -1}, /* 7 d_x_w_v_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(titans_sequence_backward_totals)[] = {
     {28, -1, 4, 1, 0, 49, 0, 0}, /* 0 d_w_q */
     {29, -1, 4, 1, 0, 50, 0, 0}, /* 1 d_w_k */

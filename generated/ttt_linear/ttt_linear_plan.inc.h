@@ -356,7 +356,7 @@ static const cellgen_kept CELLGEN_NAME(ttt_linear_sequence_backward_kept)[] = {
     {16, 1, -1}, /* 3 d_q_time */
     {21, 1, -1}, /* 4 d_gamma_terms_3_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(ttt_linear_sequence_backward_totals)[] = {
     {26, -1, 3, 1, 0, 48, 0, 0}, /* 0 d_w_q */
     {27, -1, 3, 1, 0, 49, 0, 0}, /* 1 d_w_k */

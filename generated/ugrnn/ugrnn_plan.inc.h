@@ -190,7 +190,7 @@ static const cellgen_kept CELLGEN_NAME(ugrnn_sequence_backward_kept)[] = {
     {1, 0, -1}, /* 0 d_g_pre_time */
     {2, 0, -1}, /* 1 d_c_pre_time */
 };
-/* member, memory, count, begun, is_batched, own */
+/* member, memory, count, begun, is_batched, own, wants, want */
 static const cellgen_total CELLGEN_NAME(ugrnn_sequence_backward_totals)[] = {
     {13, -1, 1, 1, 0, 15, 0, 0}, /* 0 d_w_c */
     {14, -1, 2, 1, 0, 16, 0, 0}, /* 1 d_u_c */

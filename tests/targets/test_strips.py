@@ -201,3 +201,25 @@ def test_gradients_of_a_matrix_by_a_weight_go_through_tiles(rows: int) -> None:
     np.testing.assert_allclose(found.d_u, d_u, rtol=1e-11, atol=1e-11)
     np.testing.assert_allclose(found.d_s_prev, d_prev, rtol=1e-11, atol=1e-11)
     assert all(np.array_equal(one, other) for one, other in zip(found, many, strict=True))
+
+
+def test_a_single_step_goes_through_tiles_too() -> None:
+    text = generate(ByHead).of("c")["by_head.c"]
+    steps, _, _ = text.partition("by_head_sequence_forward: ")
+    products = ("nn(nK, nD, nD, ", "nt(nK, nD, nD, ", "tn(nD, nD, nK, ")
+    assert all(f"cg_gemm_{product}" in steps for product in products)
+    kernel, rng = api.compile(ByHead), np.random.default_rng(0)
+    given = kernel.init(rng, dtype=np.float64, B=3, I=3, N=2, K=13, D=19)
+    given["x"], given["s_prev"] = rng.standard_normal((3, 3)), rng.standard_normal((3, 2, 13, 19))
+    u, upstream = given["u"], rng.standard_normal((3, 2, 13, 19))
+    s = np.tanh(given["s_prev"] @ u) + np.einsum("bi,ink->bnk", given["x"], given["w"])[..., None]
+    np.testing.assert_allclose(kernel.forward(**given).s, s, rtol=1e-12, atol=1e-13)
+    d_product = upstream * (1 - np.tanh(given["s_prev"] @ u) ** 2)
+    known = {**given, "s": s, "d_s": upstream}
+    for one in (kernel.backward, kernel.weight_gradients):
+        names = (argument.name for argument in one.function.arguments)
+        known |= one(**{name: known[name] for name in names})._asdict()
+    d_u = np.einsum("bnkd,bnke->nde", given["s_prev"], d_product)
+    np.testing.assert_allclose(known["d_u"], d_u, rtol=1e-11, atol=1e-11)
+    d_prev = d_product @ u.swapaxes(1, 2)
+    np.testing.assert_allclose(known["d_s_prev"], d_prev, rtol=1e-11, atol=1e-11)

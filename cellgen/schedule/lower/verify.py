@@ -138,7 +138,7 @@ def _readers(plan: TimePlan) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
             read = frozenset(use.buffer.name for use in reaches(stage) if not use.writes)
             yield read, frozenset(stage.wants)
     late = plan.epilogue.stages if plan.epilogue else ()
-    for once, wants in zip(late, plan.late_wants, strict=True):
+    for once, wants in zip(late, plan.late_wants or ((),) * len(late), strict=True):
         yield frozenset(view.buffer.name for view in reads(once)), frozenset(wants)
 
 

@@ -14,9 +14,19 @@ from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import Interface, c_dim
 from cellgen.runtime.names import LOCALS, c_member
 from cellgen.schedule import Buffer, BufferKind, Loop, PlannedFunction, Product, Routine
+from cellgen.schedule.lower.tile_products import TileProduct, tile_product
+from cellgen.schedule.lower.touches import walk_in
 from cellgen.schedule.on_request import wanted_in_step
-from cellgen.schedule.schedule import Line, View, describe
-from cellgen.targets.c.loops import LoopLines, LoopWriter, column_of, offset_of, routine_call
+from cellgen.schedule.schedule import Line, Load, View, describe
+from cellgen.targets.c.loops import (
+    LoopLines,
+    LoopWriter,
+    column_of,
+    comments_of,
+    offset_of,
+    routine_call,
+)
+from cellgen.targets.c.matrix_products import product_lines, value_of
 from cellgen.targets.c_expressions import c_axis, c_factor
 
 
@@ -130,7 +140,25 @@ class StepWriter(LoopWriter):
             return self._routine(stage)
         rows = c_axis(stage.space[0]) if len(stage.space) == 2 else ""
         units = c_axis(stage.space[-1]) if stage.space else ""
-        return LoopContext(rows, units, self.loop(stage))
+        product = tile_product(stage, stage.axes) if stage.is_nest else None
+        lines = self._tiles(stage, product) if product is not None else self.loop(stage)
+        return LoopContext(rows, units, lines)
+
+    def _tiles(self, loop: Loop, product: TileProduct) -> LoopLines:
+        """Spell a nest that is a product of each row: where its arrays begin, and its routine."""
+        lines = LoopLines(comments_of(loop.lines))
+        for item in product.arrays:
+            assert item.view is not None
+            pointer = self.pointers[value_of(item)]
+            if isinstance(item, Line) and product.kind.adds:
+                lines.before.extend(self.begin_total(item, pointer))
+                continue
+            in_row, whole = self._starts(item.view)
+            start = in_row if walk_in(item, loop, loop.axes).rows else whole
+            constant = "const " if isinstance(item, Load) else ""
+            lines.row_start.append(f"{constant}real *{pointer} = {start};")
+        spelled = product_lines(product, loop.axes, self.pointers.__getitem__)
+        return replace(lines, product=spelled)
 
     def _product(self, stage: Product) -> ProductContext:
         if stage.heads is not None:

@@ -85,7 +85,7 @@ COLUMNS = {
     "cellgen_left_row": "use, offset, rows, head_step, packed_after",
     "cellgen_right_row": "use, offset, columns, head_step",
     "cellgen_outer_row": "left, right, use, offset, stride, head_step, begins",
-    "cellgen_total": "member, memory, count, begun, is_batched, own",
+    "cellgen_total": "member, memory, count, begun, is_batched, own, wants, want",
     "cellgen_sum": "member, memory, count, groups",
     "cellgen_steps_total": "member, memory, summand, width",
     "cellgen_kept": "memory, width, member",
