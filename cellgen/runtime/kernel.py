@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Never
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from cellgen.runtime.build.cache import digest
 from cellgen.runtime.build.library import Library, load
 from cellgen.runtime.build.shared_object import Built, build
 from cellgen.runtime.build.sources import SourceFiles
+from cellgen.runtime.call.arguments import no_function_error
 from cellgen.runtime.call.backward import SequenceBackward
 from cellgen.runtime.call.forward import SequenceForward
 from cellgen.runtime.call.function import KernelFunction
@@ -89,6 +91,10 @@ class Kernel(ShownInNotebooks):
         if name.startswith("sequence_"):
             known += "; `cellgen explain` says why not over time"
         raise AttributeError(f"kernel {self.__dict__.get('name')} has no {name!r}; it has {known}")
+
+    def __call__(self, /, *unnamed: Never, **named: Never) -> Never:
+        """Raise ArgumentError: functions of a kernel are called, not the kernel itself."""
+        raise no_function_error(self.name, self.interface.functions, unnamed, named)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self.functions})
@@ -164,7 +170,7 @@ class Kernel(ShownInNotebooks):
         """
         return initial_of(self.interface, rng, dtype, initial, sizes)
 
-    def pack(self, **weights: object) -> Packed:
+    def pack(self, /, *unnamed: Never, **weights: object) -> Packed:
         """Lay out weights once for many calls: ``sequence_forward(x=..., packed=...)``.
 
         For ``sequence_backward`` they are laid out by its first call.
@@ -174,7 +180,7 @@ class Kernel(ShownInNotebooks):
         function = self.functions.get("sequence_forward")
         if not isinstance(function, SequenceForward):
             raise BuildError(f"{self.name}.pack: this cell has no sequence_forward to pack for")
-        return function.pack(**weights)
+        return function.pack(*unnamed, **weights)
 
     def stream(
         self,

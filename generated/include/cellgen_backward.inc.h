@@ -163,55 +163,46 @@ CELLGEN_STATIC void cg_rows_of_row_block(cg_row_block *b, const void *args, cons
     if (b->options.reset) b->options.reset += from * b->at.strides[f->flag_strides + 3];
 }
 
-/* Give a row block of a call its memory and its rows; tell how many bytes that takes, or an error, negative. */
-CELLGEN_STATIC int64_t cg_begin_row_block(cg_call *call, int64_t number, const cg_function *f, const int64_t *n,
-                                          const int64_t *extent, const void *args, const cellgen_plan *plan,
-                                          uintptr_t packed, uintptr_t address)
+/* Begin a row block that has its places; not 0: an error. */
+CELLGEN_STATIC int cg_begin_row_block(cg_call *call, int64_t number, const void *args, uintptr_t packed)
 {
-    const cellgen_options *const options = cg_options_of(f, args);
     cg_row_block *const b = call->row_block + number;
-    const int64_t from = n[1] * number / call->row_blocks, rows = n[1] * (number + 1) / call->row_blocks - from;
-    cellgen_options sized = cellgen_options_of_row_block(options, number, call->row_blocks, &from, (const void *)packed);
-    cg_shape_row_block(b, f, n, extent, rows, plan, options);
-    sized.every = 0;
-    const int64_t bytes = cg_place_all(b, &sized, plan, number > 0, address);
+    const cg_function *const f = b->f;
+    const cellgen_options *const options = cg_options_of(f, args);
     b->options = cellgen_options_of_row_block(options, number, call->row_blocks, b->at.strides, (const void *)packed);
     b->options.every = 0; /* its steps are those of all gradients */
     cg_place_packed(b, packed);
-    cg_rows_of_row_block(b, args, options, from);
+    cg_rows_of_row_block(b, args, options, b->shape.batch * number / call->row_blocks);
     b->team = call->team;
     for (int i = 0; i < f->totals && number > 0; ++i)
         if (f->total[i].own != CELLGEN_NONE && cg_member(b, f->total[i].member))
             memcpy(b->at.args + CELLGEN_WORD * f->total[i].member, b->at.memory + f->total[i].own, sizeof(real *));
-    const int bad = cg_begin(b, &b->options, plan);
-    return bad ? -bad : bytes;
+    return cg_begin(b, &b->options, call->plan);
 }
 
 CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const int64_t *extent, const void *args,
-                                  const cellgen_plan *given, uintptr_t workspace, cg_call *call);
+                                  const cellgen_plan *given, const cg_space *space, cg_call *call);
 
 int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
 {
     int64_t of_call[CELLGEN_DIMS_MAX];
     const int64_t *const n = cg_dims(f, dims, of_call);
     const cellgen_options *options = cg_options_of(f, args);
-    int64_t extent[CELLGEN_EXTENTS_MAX], given;
+    int64_t extent[CELLGEN_EXTENTS_MAX];
     cellgen_plan plan;
-    char *workspace;
+    cg_space space;
     cg_call call;
     if (cg_is_negative(f, dims)) return CELLGEN_NEGATIVE_DIMENSION;
     call.segment_steps = cg_segment_steps(options, n[0]);
     if (!call.segment_steps && cg_missing(f, args, CELLGEN_REQUIRED, options)) return CELLGEN_NULL_POINTER;
-    memcpy(&workspace, (const char *)args + CELLGEN_WORD * f->members, sizeof workspace);
-    memcpy(&given, (const char *)args + CELLGEN_WORD * (f->members + 1), sizeof given);
     if (cg_packs_less(f, n, options)) return CELLGEN_PACKED_TOO_SMALL;
-    if (given < cg_workspace_size(f, n, options) || !workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
-    f->extent(n, extent);
     call.team = cg_team_of_call(cg_team_of(f, args), options);
+    const int64_t threads = cellgen_team_size(call.team);
+    if (cg_find_space(&space, f, n, args, options, threads)) return CELLGEN_WORKSPACE_TOO_SMALL;
+    f->extent(n, extent);
     call.row_blocks = cg_row_blocks(f, n, extent);
     call.stopped = 0;
-    const int64_t threads = cellgen_team_size(call.team);
     cg_choose_for(f, n, threads, 0, options, &plan);
     if (options && options->plan) plan = *options->plan;
     if (!cellgen_plan_fits(&plan, threads, f->part->can_split, call.row_blocks)) return CELLGEN_PLAN_UNFIT;
@@ -219,23 +210,21 @@ int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
     call.again = call.segment_steps > 0;
     if (call.again) { /* at the end of the workspace */
         const int64_t bytes = cg_segment_bytes(f, n, options);
-        const uintptr_t end = (uintptr_t)workspace + (uintptr_t)(cg_workspace_size(f, n, options) - bytes - cg_stored_bytes(f, n, extent, options, &plan) - 64);
+        const uintptr_t end = space.address + (uintptr_t)(cg_workspace_size(f, n, options) - bytes - cg_stored_bytes(f, n, extent, options, &plan) - 64);
         const int bad = cg_begin_segment(&call.segment, f, n, args, call.team, end);
         args = call.segment.args;
         if (bad) return bad;
         if (cg_missing(f, args, CELLGEN_REQUIRED, 0)) return CELLGEN_NULL_POINTER;
     }
-    cg_begin_stored(&call.stored, f, n, extent, &plan, workspace, &args, &options);
+    cg_begin_stored(&call.stored, f, n, extent, &plan, &space, &args, &options);
     if (cg_is_stored(options)) call.segment_steps = call.stored.steps;
     if (options && options->per_row)
-        return cg_run_per_row(f, n, extent, args, &plan, (uintptr_t)workspace, &call);
+        return cg_run_per_row(f, n, extent, args, &plan, &space, &call);
 
-    const uintptr_t packed = (uintptr_t)(options && options->packed ? options->packed : workspace); /* of all row blocks */
-    uintptr_t address = (uintptr_t)workspace + (uintptr_t)(options && options->packed ? 0 : cg_packed_size(f, n, options));
+    if (cg_place_row_blocks(call.row_block, &space, f, n, extent, options, &plan, call.row_blocks)) return CELLGEN_WORKSPACE_TOO_SMALL;
     for (int64_t number = 0; number < call.row_blocks; ++number) {
-        const int64_t bytes = cg_begin_row_block(&call, number, f, n, extent, args, &plan, packed, address);
-        if (bytes < 0) return (int)-bytes;
-        address += (uintptr_t)bytes;
+        const int bad = cg_begin_row_block(&call, number, args, cg_packed_at(&space, options));
+        if (bad) return bad;
     }
     cellgen_team_run(call.team, cg_backward_task, &call);
     return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;

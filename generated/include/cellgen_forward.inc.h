@@ -141,32 +141,27 @@ int cg_run_forward(const cg_function *f, const int64_t *dims, const void *args)
     int64_t of_call[CELLGEN_DIMS_MAX];
     const int64_t *const n = cg_dims(f, dims, of_call);
     const cellgen_options *options = cg_options_of(f, args);
-    int64_t extent[CELLGEN_EXTENTS_MAX], given;
+    int64_t extent[CELLGEN_EXTENTS_MAX];
     cellgen_plan plan;
-    char *workspace;
+    cg_space space;
     cg_pass pass;
     cg_row_block *const row_block = &pass.row_block;
     if (cg_is_negative(f, dims)) return CELLGEN_NEGATIVE_DIMENSION;
     if (cg_missing(f, args, CELLGEN_REQUIRED | CELLGEN_UNLESS_LAST, options)) return CELLGEN_NULL_POINTER;
-    memcpy(&workspace, (const char *)args + CELLGEN_WORD * f->members, sizeof workspace);
-    memcpy(&given, (const char *)args + CELLGEN_WORD * (f->members + 1), sizeof given);
     if (cg_packs_less(f, n, options)) return CELLGEN_PACKED_TOO_SMALL;
-    if (given < cg_workspace_size(f, n, options) || !workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     cellgen_team *const team = cg_team_of_call(cg_team_of(f, args), options);
     const int64_t threads = cellgen_team_size(team);
+    if (cg_find_space(&space, f, n, args, options, threads)) return CELLGEN_WORKSPACE_TOO_SMALL;
     cg_choose_for(f, n, threads, 0, options, &plan);
     if (options && options->plan) plan = *options->plan;
     if (!cellgen_plan_fits(&plan, threads, f->part->can_split, 1)) return CELLGEN_PLAN_UNFIT;
 
     f->extent(n, extent);
     pass.plan = &plan;
-    cg_begin_stored(&pass.stored, f, n, extent, &plan, workspace, &args, &options);
-    cg_shape_row_block(row_block, f, n, extent, n[1], &plan, options);
-    const uintptr_t packed = (uintptr_t)(options && options->packed ? options->packed : workspace);
-    const uintptr_t address = (uintptr_t)workspace + (uintptr_t)(options && options->packed ? 0 : cg_packed_size(f, n, options));
-    cg_place_all(row_block, options, &plan, 0, address);
-    cg_place_packed(row_block, packed);
+    cg_begin_stored(&pass.stored, f, n, extent, &plan, &space, &args, &options);
+    if (cg_place_row_blocks(row_block, &space, f, n, extent, options, &plan, 1)) return CELLGEN_WORKSPACE_TOO_SMALL;
+    cg_place_packed(row_block, cg_packed_at(&space, options));
     row_block->at.args = (char *)(uintptr_t)args;
     if (options) row_block->options = *options;
     row_block->team = team;

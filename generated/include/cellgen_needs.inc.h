@@ -135,16 +135,15 @@ int64_t cg_packed_size(const cg_function *f, const int64_t *n, const cellgen_opt
     return cg_place_packed(&b, 0);
 }
 
-/* One row block's bytes, of `row_blocks`. */
-CELLGEN_STATIC int64_t cg_row_block_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,
+/* Shape a row block, of `row_blocks`, and give it its places from `address` on (0: none); tell how many bytes that takes. */
+CELLGEN_STATIC int64_t cg_place_row_block(cg_row_block *b, const cg_function *f, const int64_t *n, const int64_t *extent,
                                           const cellgen_options *options, const cellgen_plan *plan, int64_t row_block,
-                                          int64_t row_blocks)
+                                          int64_t row_blocks, uintptr_t address)
 {
     cellgen_options of_row_block = cellgen_options_of_row_block(options, row_block, row_blocks, &row_blocks, &row_blocks);
-    cg_row_block b;
-    cg_shape_row_block(&b, f, n, extent, n[1] * (row_block + 1) / row_blocks - n[1] * row_block / row_blocks, plan, options);
+    cg_shape_row_block(b, f, n, extent, n[1] * (row_block + 1) / row_blocks - n[1] * row_block / row_blocks, plan, options);
     of_row_block.every = 0; /* a backward pass forms the gradients of all steps */
-    return cg_place_all(&b, f->is_backward ? &of_row_block : options, plan, row_block > 0, 0);
+    return cg_place_all(b, f->is_backward ? &of_row_block : options, plan, row_block > 0, address);
 }
 
 /* Bytes of one row that is deferred by itself: its own arrays and, for the squares' sums, its gradients. */
@@ -196,7 +195,47 @@ int64_t cg_workspace_size(const cg_function *f, const int64_t *given, const cell
     plan.row_blocks = row_blocks;
     bytes += cg_segment_bytes(f, n, options) + cg_stored_bytes(f, n, extent, options, &plan);
     if (f->is_backward && options && options->per_row) return bytes + cg_per_row_bytes(f, n, extent, options, &plan);
-    for (int64_t row_block = 0; row_block < row_blocks; ++row_block)
-        bytes += cg_row_block_bytes(f, n, extent, options, &plan, row_block, row_blocks);
+    for (int64_t row_block = 0; row_block < row_blocks; ++row_block) {
+        cg_row_block b;
+        bytes += cg_place_row_block(&b, f, n, extent, options, &plan, row_block, row_blocks, 0);
+    }
     return bytes;
+}
+
+/* The workspace of a call. */
+typedef struct {
+    uintptr_t address;
+    int64_t bytes;  /* that its caller gave it */
+    int64_t packed; /* of them, at its begin, for the weights that it packs */
+} cg_space;
+
+/* Where packed weights are: the caller's, or at the begin of the workspace. */
+CELLGEN_INLINE uintptr_t cg_packed_at(const cg_space *space, const cellgen_options *options)
+{
+    return options && options->packed ? (uintptr_t)options->packed : space->address;
+}
+
+/* Find the workspace of a call; not 0: it is too small. One of a single thread that holds row blocks alone is looked at
+ * as these take their places. */
+CELLGEN_STATIC int cg_find_space(cg_space *space, const cg_function *f, const int64_t *n, const void *args,
+                                 const cellgen_options *options, int64_t threads)
+{
+    const int has_more = cg_is_stored(options) || (f->is_backward && options && (options->checkpoint || options->per_row));
+    memcpy(&space->address, (const char *)args + CELLGEN_WORD * f->members, sizeof space->address);
+    memcpy(&space->bytes, (const char *)args + CELLGEN_WORD * (f->members + 1), sizeof space->bytes);
+    space->packed = options && options->packed ? 0 : cg_packed_size(f, n, options);
+    return !space->address || ((has_more || threads > 1) && space->bytes < cg_workspace_size(f, n, options));
+}
+
+/* Give the row blocks of a call their places; not 0: the workspace is too small, and nothing else of it is written. */
+CELLGEN_STATIC int cg_place_row_blocks(cg_row_block *b, const cg_space *space, const cg_function *f, const int64_t *n,
+                                       const int64_t *extent, const cellgen_options *options, const cellgen_plan *plan,
+                                       int64_t row_blocks)
+{
+    int64_t bytes = space->packed;
+    for (int64_t number = 0; number < row_blocks; ++number) {
+        if (space->bytes < 64 + bytes + CELLGEN_POINTERS(f)) return 1;
+        bytes += cg_place_row_block(b + number, f, n, extent, options, plan, number, row_blocks, space->address + (uintptr_t)bytes);
+    }
+    return space->bytes < 64 + bytes;
 }

@@ -143,7 +143,7 @@ CELLGEN_STATIC void cg_by_row_task(int thread, int threads, void *context)
 }
 
 CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const int64_t *extent, const void *args,
-                                  const cellgen_plan *given, uintptr_t workspace, cg_call *whole)
+                                  const cellgen_plan *given, const cg_space *space, cg_call *whole)
 {
     const cellgen_options *const options = cg_options_of(f, args);
     cellgen_plan plan = *given;
@@ -159,8 +159,8 @@ CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const 
     call.stored = cg_is_stored(options) ? &whole->stored : 0;
     call.together = cg_together(n[1]);
     call.norms = options->per_row > 1;
-    call.packed = (uintptr_t)(options->packed ? options->packed : (const void *)workspace);
-    call.address = workspace + (uintptr_t)(options->packed ? 0 : cg_packed_size(f, n, options));
+    call.packed = cg_packed_at(space, options);
+    call.address = space->address + (uintptr_t)space->packed;
     cg_shape_whole(&call.all, f, n, extent, n[1], &plan, options);
     call.all.options = *options;
     call.all.options.every = 0; /* its steps are those of all gradients */

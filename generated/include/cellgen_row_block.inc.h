@@ -231,6 +231,9 @@ CELLGEN_STATIC int64_t cg_carried_before(const cg_row_block *b, int stages)
     return count;
 }
 
+/* Bytes of the pointers to the arrays of the workspace, which are its first. */
+#define CELLGEN_POINTERS(f) (((f)->memories + 1) * (int64_t)sizeof(real *))
+
 /* Give every array but packed weights its place from `address` on (0: none); tell how many bytes that
  * takes. `own`: a row block whose sums are its own. */
 #define CELLGEN_TAKE(pointer, type, when, count)                                     \
@@ -245,7 +248,7 @@ CELLGEN_STATIC int64_t cg_place_all(cg_row_block *b, const cellgen_options *opti
     const cg_function *const f = b->f;
     const int tables = cg_is_needed(CELLGEN_WITH_TABLES, options, plan, own);
     int64_t bytes = 0;
-    CELLGEN_TAKE(b->at.memory, real *, 1, f->memories + 1);
+    CELLGEN_TAKE(b->at.memory, real *, 1, f->memories + 1); /* CELLGEN_POINTERS: all that is written here */
     CELLGEN_TAKE(b->at.series, cg_series, 1, 3 * f->series + 1);
     b->at.staged = b->at.series ? b->at.series + f->series : 0;
     b->at.across = b->at.series ? b->at.series + 2 * f->series : 0;

@@ -228,12 +228,12 @@ CELLGEN_STATIC int64_t cg_stored_bytes(const cg_function *f, const int64_t *n, c
 /* Begin a call whose arrays over time have types of their own; the windows are at the end of its workspace. The
  * arguments and options of its loops. */
 CELLGEN_STATIC void cg_begin_stored(cg_stored *stored, const cg_function *f, const int64_t *n, const int64_t *extent,
-                                    const cellgen_plan *plan, char *workspace, const void **args, const cellgen_options **options)
+                                    const cellgen_plan *plan, const cg_space *space, const void **args, const cellgen_options **options)
 {
     stored->arrays = 0;
     if (!cg_is_stored(*options)) return;
     const int64_t bytes = cg_stored_bytes(f, n, extent, *options, plan);
-    const uintptr_t end = (uintptr_t)workspace + (uintptr_t)(cg_workspace_size(f, n, *options) - bytes - 64);
+    const uintptr_t end = space->address + (uintptr_t)(cg_workspace_size(f, n, *options) - bytes - 64);
     cg_place_stored(stored, f, n, extent, *options, cg_stored_steps(f, n, extent, *options, plan),
                     f->is_backward && (*options)->checkpoint > 0, *args, end);
     *args = stored->args;

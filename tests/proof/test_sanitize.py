@@ -38,9 +38,9 @@ MISTAKES = {
     ),
     "a workspace that is too small": (
         PLAIN,
-        "cellgen_needs.inc.h",
-        "    int64_t bytes = 64 + (options",
-        "    int64_t bytes = -64 + (options",
+        "cellgen_row_block.inc.h",
+        "    return bytes;\n}\n\nCELLGEN_STATIC int64_t cg_band_rows(",
+        "    return bytes / 2;\n}\n\nCELLGEN_STATIC int64_t cg_band_rows(",
         r"exit -\d+",  # a signal
     ),
     "a result that is not written": (
@@ -52,9 +52,9 @@ MISTAKES = {
     ),
     "a workspace that is not measured": (
         PLAIN,
-        "cellgen_forward.inc.h",
-        "    if (given < cg_workspace_size(f, n, options) || !workspace) return",
-        "    if (!workspace) return",
+        "cellgen_needs.inc.h",
+        "    return space->bytes < 64 + bytes;",
+        "    return 0;",
         r"elman_sequence_forward_f32\(3, 4, 5, 7\): a byte too few: returned 0, expected 3",
     ),
     "a race": (

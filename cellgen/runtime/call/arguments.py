@@ -179,13 +179,32 @@ def check_names(label: str, function: Function, arguments: Mapping[str, object])
             )
 
 
-def unnamed_error(label: str, function: Function, given: Sequence[object]) -> ArgumentError:
+def unnamed_error(label: str, function: Function, unnamed: Sequence[object]) -> ArgumentError:
     """Say that arrays are passed by name, and which names there are."""
-    names = [item.name for item in function.arguments if not item.is_scalar]
+    first, also = accept.shown(unnamed[0]), ""
+    if isinstance(unnamed[0], Mapping):
+        first, also = accept.a_type(unnamed[0]), ", or what this has with ** before it"
     return ArgumentError(
-        f"{label}: {len(given)} argument{'s' * (len(given) > 1)} without a name, the first "
-        f"{accept.shown(given[0])}; pass each by name: {', '.join(f'{n}=...' for n in names)}"
+        f"{label}: {len(unnamed)} argument{'s' * (len(unnamed) > 1)} without a name, the first "
+        f"{first}; pass each by name: {_by_name(function)}{also}"
     )
+
+
+def no_function_error(
+    name: str, functions: Sequence[Function], unnamed: Sequence[object], named: Iterable[str]
+) -> ArgumentError:
+    """Say that functions of a kernel are called, and which it has."""
+    values = ", ".join([*map(accept.shown, unnamed[:1]), *(f"{name}=..." for name in named)])
+    known = ", ".join(function.name for function in functions)
+    usual = next((f for f in functions if f.name == "sequence_forward"), functions[0])
+    return ArgumentError(
+        f"{name}: a kernel is called as kernel({values}), expected one of its functions, {known}; "
+        f"write kernel.{usual.name}({_by_name(usual)})"
+    )
+
+
+def _by_name(function: Function) -> str:
+    return ", ".join(f"{item.name}=..." for item in function.arguments if not item.is_scalar)
 
 
 def suggestion(name: str, known: Sequence[str]) -> str:

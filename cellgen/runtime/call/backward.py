@@ -114,10 +114,10 @@ class SequenceBackward(TimeFunction):
         )
         return self._named(gradients, None, options)
 
-    def bind(self, /, *, out: Out = None, **call: object) -> BoundCall:
+    def bind(self, /, *unnamed: Never, out: Out = None, **call: object) -> BoundCall:
         """Check a call once, for many; see ``TimeFunction.bind``."""
         function = self._variant(call.get("per_row"), _run_of(call.get("saved")))
-        return super(SequenceBackward, function).bind(out=out, **call)
+        return super(SequenceBackward, function).bind(*unnamed, out=out, **call)
 
     def measure(self, *, threads: int | None = None, **arguments: object) -> SequencePlan:
         """Time the plans that come into question; see ``TimeFunction.measure``."""

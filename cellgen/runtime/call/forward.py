@@ -230,13 +230,15 @@ class SequenceForward(TimeFunction):
         copies = {name: a for name, a in arrays.items() if name in self._outputs.names}
         return copies, {name: a for name, a in arrays.items() if name not in copies}
 
-    def pack(self, **weights: object) -> Packed:
+    def pack(self, /, *unnamed: Never, **weights: object) -> Packed:
         """Lay out weights once for many calls: every weight and bias of the cell, by name.
 
         Run-time scalars may be given too; a call takes those that were given here.
 
         Raises ArgumentError, BuildError, MemoryError.
         """
+        if unnamed:
+            raise self._packing.unnamed_error(unnamed)
         if has_foreign(weights):
             weights = adopt(f"{self._kernel.name}.pack", weights).arguments
         return self._packing.pack(weights)

@@ -121,7 +121,7 @@ class KernelFunction(ShownInNotebooks):
     _way: ClassVar[Way] = per_thread, -1, __call__, None
 
     def bind(
-        self, /, *, out: Out = None, gradients: object = None, **arguments: object
+        self, /, *unnamed: Never, out: Out = None, gradients: object = None, **arguments: object
     ) -> BoundCall:
         """Check a call once, for many: ``bound = forward.bind(...)``, then ``bound()``.
 
@@ -129,6 +129,8 @@ class KernelFunction(ShownInNotebooks):
         then, writes to the same results and returns those. Raises ArgumentError, BuildError,
         MemoryError.
         """
+        if unnamed:
+            raise unnamed_error(f"{self.__qualname__}.bind", self.function, unnamed)
         if narrow_element(arguments):
             narrow = narrowed(self.__qualname__, self.function, arguments, out, in_place=False)
             return self.bind(out=narrow.out, gradients=gradients, **narrow.arguments).around(narrow)

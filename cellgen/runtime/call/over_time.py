@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from cellgen import accept
 from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.abi import ERROR_CODES, UNFIT_PLAN, Function
 from cellgen.runtime.call import prepared
-from cellgen.runtime.call.arguments import DTYPES, check_call, take_out
+from cellgen.runtime.call.arguments import DTYPES, check_call, take_out, unnamed_error
 from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.checkpoints import Checkpoints
 from cellgen.runtime.call.door import Door
@@ -115,7 +115,7 @@ class TimeFunction(KernelFunction):
             raise failure_of(self.__qualname__, plan, code, options)
         return ready.found, plan
 
-    def bind(self, /, *, out: Out = None, **call: object) -> BoundCall:
+    def bind(self, /, *unnamed: Never, out: Out = None, **call: object) -> BoundCall:
         """Check a call once, for many: ``bound = sequence_forward.bind(...)``, then ``bound()``.
 
         Takes what a call takes, but for ``bp_lim``. Every ``bound()`` reads the arrays that were
@@ -123,6 +123,8 @@ class TimeFunction(KernelFunction):
         returns those. Raises ArgumentError, BuildError, MemoryError.
         """
         label, arguments = self.__qualname__, call
+        if unnamed:
+            raise unnamed_error(f"{label}.bind", self.function, unnamed)
         self._packing.say_products(arguments, call.get("packed"))
         if narrow_element(arguments):
             narrow = narrowed(label, self.function, arguments, out, in_place=True)

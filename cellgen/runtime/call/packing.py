@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from cellgen.runtime.call.arguments import (
     check_call,
     refuse_overflow,
     scalar_places,
+    unnamed_error,
 )
 from cellgen.runtime.call.faults import dims_of
 from cellgen.runtime.call.narrow import PRODUCTS, require_element
@@ -82,6 +83,10 @@ class Packing:
         packed = Packed(of)
         self._lay_out(packed)
         return packed
+
+    def unnamed_error(self, unnamed: Sequence[object]) -> ArgumentError:
+        """Say that weights are passed by name, and which names there are."""
+        return unnamed_error(f"{self._kernel.name}.pack", self._weights, unnamed)
 
     def _read(self, weights: dict[str, object], products: str) -> dict[str, object]:
         """Weights as C reads them: in bfloat16 what products in it alone read, else in float32.

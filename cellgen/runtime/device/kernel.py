@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import threading
 import warnings
+from typing import Never
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from cellgen.errors import DeviceError
 from cellgen.runtime.abi import ABI_VERSION, Interface
 from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
+from cellgen.runtime.call.arguments import no_function_error
 from cellgen.runtime.device import cublas, halves, nvcc
 from cellgen.runtime.device.arrays import DeviceArray, to_bfloat16
 from cellgen.runtime.device.function import CudaFunction
@@ -63,6 +65,10 @@ class CudaKernel(ShownInNotebooks):
         raise AttributeError(
             f"kernel {self.__dict__.get('name')} has no {name!r}; it has {', '.join(functions)}"
         )
+
+    def __call__(self, /, *unnamed: Never, **named: Never) -> Never:
+        """Raise ArgumentError: functions of a kernel are called, not the kernel itself."""
+        raise no_function_error(self.name, self.interface.functions, unnamed, named)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _arrived, (ABI_VERSION, self.interface, self.sources, self.emulated, self.halved)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import multiprocessing
 import os
+import shlex
 import threading
 import tracemalloc
 import weakref
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -388,3 +391,39 @@ def test_it_says_what_it_is():
     assert repr(forward.bind(**draw(forward))) == (
         "<bound call of gru.sequence_forward, dimensions 5, 4, 3, 18, float32>"
     )
+
+
+ENTERED = shlex.quote(str(Path(__file__).with_name("entered.h")))
+
+
+@pytest.fixture
+def entered(monkeypatch):
+    """A kernel that notes which functions of C it enters; a function that gives those of a call."""
+    monkeypatch.setenv("CELLGEN_CFLAGS", f"-O0 -finstrument-functions -include {ENTERED}")
+    noting = cellgen.load("gru")
+    library = ctypes.CDLL(str(noting.build().path))
+    count = ctypes.c_int64.in_dll(library, "cellgen_enters")
+    addresses = (ctypes.c_size_t * (1 << 17)).in_dll(library, "cellgen_entered")
+
+    def entered_by(call, *arguments):
+        count.value = 0
+        call(*arguments)
+        assert 0 < count.value < 1 << 17
+        return addresses[: count.value]
+
+    return noting, entered_by
+
+
+def test_one_thread_gives_its_workspace_out_without_asking_how_much_that_is(entered):
+    """It tells as arrays take their places; a team asks, since its plan may take less."""
+    k, entered_by = entered
+    arrays, upstream = draw(k.sequence_forward), draw(k.sequence_backward, optional=True)
+    y = k.sequence_forward(**arrays, save=True)
+    of_backward = {**arrays, **upstream, "h": y.h, "saved": y.saved}
+    for function, given in ((k.sequence_forward, arrays), (k.sequence_backward, of_backward)):
+        name, dims = function.function.name, [SIZES[dim] for dim in function.function.dims]
+        size = getattr(k.library().lib, f"gru_{name}_workspace_size_f32")
+        _, asks, *_ = entered_by(size, *dims, k.library().ffi.NULL)
+        alone, together = (function.bind(**given, threads=threads) for threads in (1, 2))
+        assert entered_by(alone).count(asks) == 0
+        assert entered_by(together).count(asks) == 1

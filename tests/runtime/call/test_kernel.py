@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 import threading
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,37 @@ def test_arguments_are_given_by_name_only(toy: Kernel) -> None:
             "pass each by name: x=..., h_prev=..., w=",
         )
         toy.forward(**arguments())
+
+
+@pytest.mark.parametrize("door", ["pack", "sequence_forward.pack", "sequence_forward.bind"])
+def test_weights_are_packed_and_bound_by_name_only(door: str) -> None:
+    gru = cellgen.load("gru")
+    weights = gru.init(np.random.default_rng(0), I=3, H=4)
+    call: Any = attrgetter(door)(gru)
+    label = "gru.pack" if door.endswith("pack") else "gru.sequence_forward.bind"
+    with pytest.raises(
+        ArgumentError, match=r"1 argument without a name, the first a dict; "
+    ) as caught:
+        call(weights)
+    has(str(caught.value), f"{label}: ", "w_z=...", "or what this has with ** before it")
+    with pytest.raises(ArgumentError, match="2 arguments without a name, the first an array"):
+        call(weights["w_z"], weights)
+
+
+def test_a_kernel_itself_is_no_function(toy: Kernel) -> None:
+    x = np.zeros((2, 3), np.float32)
+    call: Any = toy
+    with pytest.raises(ArgumentError) as caught:
+        call(x, h_prev=x)
+    has(
+        str(caught.value),
+        "toy_cell: a kernel is called as kernel(an array (2, 3) of float32, h_prev=...)",
+        "expected one of its functions, forward, backward, ",
+        "write kernel.forward(x=..., h_prev=..., ",
+    )
+    call = cellgen.load("lstm")
+    with pytest.raises(ArgumentError, match=r"lstm: .*write kernel\.sequence_forward\(x=\.\.\., "):
+        call()
 
 
 def test_a_transposed_weight_and_exchanged_axes_are_told(toy: Kernel) -> None:
