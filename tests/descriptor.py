@@ -11,7 +11,7 @@ ROLES = (
     *("input", "state", "static", "weight", "bias", "scalar", "output", "final", "intermediate"),
     *("saved", "upstream", "gradient"),
 )
-OPTIONAL, OVER_TIME, SAVED, WRITTEN, WEIGHT = 1, 2, 4, 8, 16
+OPTIONAL, OVER_TIME, SAVED, WRITTEN, WEIGHT, BOUNDED, OPERAND = 1, 2, 4, 8, 16, 32, 64
 
 
 class Term(Structure):

@@ -19,7 +19,7 @@ from cellgen.runtime.abi import (
     terms_length,
 )
 from cellgen.runtime.call.dimensions import Binding, bindings, states_last
-from cellgen.runtime.call.faults import RANK, SHAPE, Fault, origin_text, sentence, shape_text
+from cellgen.runtime.call.faults import RANK, SHAPE, Fault, sentence, shape_text
 from cellgen.runtime.call.signature import lengths_of
 from cellgen.runtime.options import NONE, Options
 
@@ -151,8 +151,8 @@ class TensorLayout:
 
     def wrong_shape(self, item: Argument, shape: Sequence[int], sizes: Mapping[str, int]) -> str:
         """What is wrong of an array whose axes are of other lengths, and whence those expected."""
-        origin = {one.dim: self.theta[one.argument] for one in self.bindings}
-        origins = {dim: origin_text(argument.name, argument) for dim, argument in origin.items()}
+        theta = {one.dim: self.theta[one.argument] for one in self.bindings}
+        origins = {dim: (argument.name, argument) for dim, argument in theta.items()}
         fault = Fault(SHAPE, item, item.name, tuple(shape), 0, sizes, origins)
         return sentence(self.where, fault)
 

@@ -13,7 +13,8 @@ typedef struct {
     cellgen_numbers say;
     void *stream;
     int64_t device;
-    char *text; /* what went wrong, TEXT bytes */
+    char *text; /* what went wrong */
+    int64_t text_bytes;
     XLA_FFI_CallFrame *frame;
     void *scratch;
     int64_t scratch_bytes;
@@ -130,7 +131,7 @@ CELLGEN_EXPORT XLA_FFI_Error *cellgen_device_call(XLA_FFI_CallFrame *frame)
     const int64_t bytes = element_bytes(attribute(frame, "element", XLA_FFI_AttrType_STRING), element);
     int64_t size[MOST_DIMS];
     launched of = {.cell = one.named, .function = one.function->name, .element = element, .size = size,
-                   .member = one.word, .say = one.say, .text = one.text, .frame = frame};
+                   .member = one.word, .say = one.say, .text = one.text, .text_bytes = sizeof one.text, .frame = frame};
     if (!(bytes ? fill_addresses(&one, &of, bytes) : disagrees(&one)))
         return refuse(&one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
     for (int64_t k = 0; k < one.function->dims; ++k)

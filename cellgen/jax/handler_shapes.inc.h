@@ -146,5 +146,5 @@ static int tell_sizes(call *one)
 static int held(const call *one, const cellgen_value *value, const XLA_FFI_Buffer *buffer)
 {
     const cg_change change = cg_change_of(value, &one->say);
-    return cg_held(value, &change, cg_dim_named(one->cell, "T"), 0, narrow(buffer), CELLGEN_PRODUCTS_FULL);
+    return cg_held(value, &change, cg_dim_named(one->cell, "T"), narrow(buffer), CELLGEN_PRODUCTS_FULL);
 }

@@ -16,9 +16,6 @@ from cellgen.runtime.abi import Function
 from cellgen.runtime.numbers import NUMBERED, from_numbers
 from cellgen.runtime.options import TABLES
 
-TEXT = 1024
-"""Bytes of a message; as in ``handler.h``."""
-
 
 class XlaCall(ctypes.Structure):
     """A call as ``handler_device.inc.h`` has it."""
@@ -34,6 +31,7 @@ class XlaCall(ctypes.Structure):
         ("stream", ctypes.c_void_p),
         ("device", ctypes.c_int64),
         ("text", ctypes.c_void_p),
+        ("text_bytes", ctypes.c_int64),
         ("frame", ctypes.c_void_p),
         ("scratch", ctypes.c_void_p),
         ("scratch_bytes", ctypes.c_int64),
@@ -52,7 +50,7 @@ def launch(call: object, scratch: Scratch, *, emulated: bool) -> int:
     try:
         _launch(of, lambda size: scratch(call, size), emulated)
     except BaseException as error:  # C has no exceptions
-        said = f"{error}".encode()[: TEXT - 1].decode(errors="ignore").encode()
+        said = f"{error}".encode()[: of.text_bytes - 1].decode(errors="ignore").encode()
         ctypes.memmove(of.text, said + b"\0", len(said) + 1)
         return 1
     return 0

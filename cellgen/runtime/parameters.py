@@ -15,7 +15,8 @@ from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Argument, Function, Interface
 from cellgen.runtime.call.arguments import lengths
-from cellgen.runtime.call.faults import dims_of, shape_text
+from cellgen.runtime.call.dimensions import dims_of
+from cellgen.runtime.call.faults import shape_text
 from cellgen.runtime.initial import Shape, drawn, fixed_of, must_be_given, read_axes, rule_of
 from cellgen.runtime.results import Array
 

@@ -175,10 +175,7 @@ def _add(shared: ctypes.CDLL, text: bytes, cell: ctypes.c_void_p, layout: Layout
         *(len(layout.theta), len(layout.scalars), len(layout.outputs), len(layout.saved)),
         *(len(layout.upstream), len(layout.gradients)),
     )
-    gates = [int(item.saved and item.bounded) for item in kept]
-    operands = [int(item.operand) for item in layout.theta]
-    lists_of_numbers = (_numbers(each) for each in (gates, operands))
-    code: int = shared.cellgen_torch_add(text, cell, _numbers(counts), *names, *lists_of_numbers)
+    code: int = shared.cellgen_torch_add(text, cell, _numbers(counts), *names)
     return code
 
 

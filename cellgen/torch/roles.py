@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from cellgen import accept
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import Argument, axis_length
-from cellgen.runtime.call.faults import dims_of, shape_text
+from cellgen.runtime.call.dimensions import dims_of
+from cellgen.runtime.call.faults import shape_text
 from cellgen.runtime.masks import Mask
 from cellgen.torch.errors import KindError, TensorError
 from cellgen.torch.layout import Layout

@@ -55,7 +55,6 @@ enum source { THETA, SCALAR, KEPT, UPSTREAM, RESULT };
 typedef struct {
     const cellgen_value *value;
     int source, number;
-    int trait; /* cg_trait */
 } Member;
 
 typedef struct {

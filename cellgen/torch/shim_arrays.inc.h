@@ -166,7 +166,7 @@ static int has_steps(const Run *run, const cellgen_value *value)
 /* What a kernel finds in the tensor of a member (cellgen_stored). */
 static int kind_of(const Run *run, const Member *member)
 {
-    return cg_held(member->value, &whole, run->cell->steps, member->trait, run->narrow, run->say.products);
+    return cg_held(member->value, &whole, run->cell->steps, run->narrow, run->say.products);
 }
 
 /* Whether the tensor of a member has a first axis of one layer: states, those after the last step, gradients of both. */

@@ -10,7 +10,7 @@ static int place(const char *name, const char *const *names, int count)
 
 static int describe(Function *function, const Cell *cell, const char *name, const char *const *theta,
                     const char *const *scalars, const char *const *kept, const char *const *upstream,
-                    const char *const *results, int count, const int64_t *gates, const int64_t *operands)
+                    const char *const *results, int count)
 {
     const cellgen_cell *of = cell->cell;
     int64_t number = 0;
@@ -45,10 +45,8 @@ static int describe(Function *function, const Cell *cell, const char *name, cons
         }
         if (member->number < 0 || (!first && kept == NULL && member->number != m - signature->arguments))
             return 3; /* bits of outputs are by numbers of the descriptor */
-        const int is_kept = member->source == KEPT || (member->source == RESULT && kept == NULL);
-        member->trait = is_kept && gates[member->number] ? CG_BOUNDED : 0;
         if (member->source == THETA)
-            member->trait = operands[member->number] ? CG_OPERAND : 0, cell->of_theta[member->number] = *member;
+            cell->of_theta[member->number] = *member;
     }
     return 0;
 }
@@ -65,13 +63,10 @@ static int note_held(Cell *cell)
     return 0;
 }
 
-/* Make a cell known: names in the order of the operators' lists; `gates` says of each that is kept whether 16
- * bits of it are float16, `operands` of each of theta whether it is a weight that products alone read. Returns
- * 0, or what is wrong. */
+/* Make a cell known: names in the order of the operators' lists. Returns 0, or what is wrong. */
 int cellgen_torch_add(const char *text, const cellgen_cell *of, const int64_t *counts,
                       const char *const *theta, const char *const *scalars, const char *const *kept,
-                      const char *const *upstream, const char *const *gradients, const int64_t *gates,
-                      const int64_t *operands)
+                      const char *const *upstream, const char *const *gradients)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     if (of->abi != CELLGEN_ABI_VERSION || of->dims > DIMS || of->dims < 2)
@@ -86,11 +81,10 @@ int cellgen_torch_add(const char *text, const cellgen_cell *of, const int64_t *c
     if (cell->text == NULL || cell->of_theta == NULL || cell->theta > MOST)
         return 2;
     const int all = cell->outputs + cell->saved;
-    int code = describe(&cell->forward, cell, "sequence_forward", theta, scalars, NULL, NULL, kept, all,
-                        gates, operands);
+    int code = describe(&cell->forward, cell, "sequence_forward", theta, scalars, NULL, NULL, kept, all);
     if (!code)
         code = describe(&cell->backward, cell, "sequence_backward", theta, scalars, kept, upstream,
-                        gradients, (int)counts[5], gates, operands);
+                        gradients, (int)counts[5]);
     cell->output_of = calloc((size_t)cell->upstream + 1, sizeof *cell->output_of);
     for (int k = 0; k < cell->upstream && !code; ++k) {
         code = cell->output_of == NULL ? 2 : 0;

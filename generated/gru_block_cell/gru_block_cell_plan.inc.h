@@ -630,8 +630,8 @@ static const int64_t gru_block_cell_weight_gradients_dims[] = {1, 2, 3};
 static const cellgen_value gru_block_cell_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
-    {"w_ru", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 4}},
-    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 2}},
+    {"w_ru", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 4}},
+    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 2}},
     {"b_ru", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 4}},
     {"b_c", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 2}},
     {"r", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
@@ -644,8 +644,8 @@ static const int64_t gru_block_cell_sequence_forward_dims[] = {0, 1, 2, 3};
 static const cellgen_value gru_block_cell_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
-    {"w_ru", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 4}},
-    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 2}},
+    {"w_ru", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 4}},
+    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 2}},
     {"r", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"u", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},

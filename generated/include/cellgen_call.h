@@ -28,8 +28,8 @@ static inline double cg_count(int64_t rank, const int64_t *length)
 /* An array of a call: where it is, and the elements from one index to the next of its first two axes. */
 typedef struct {
     void *data;
-    int kind, trait; /* what it holds (cellgen_stored), cg_trait */
-    int is_apart;    /* steps or rows have gaps */
+    int kind;     /* what it holds (cellgen_stored) */
+    int is_apart; /* steps or rows have gaps */
     double count; /* of elements */
     int64_t length[CG_AXES], stride[2];
 } cg_array;
@@ -58,7 +58,6 @@ struct cg_call {
     cellgen_numbers say;
     int saves, batch_first;
     int narrow;           /* what arrays of 16 bits hold (cellgen_stored); floats or doubles otherwise */
-    const int *trait;     /* cg_trait of each member */
     double longest;       /* multiply-adds of a call that is refused, below 0: of none */
     cg_allocate allocate;
     void *door;
@@ -99,7 +98,7 @@ static inline void cg_begin(cg_call *call, const cellgen_cell *cell, const cellg
 }
 
 /* Add an array that stands for a member (-1: for none, it is checked alone), of a rank of at most CG_AXES; strides in
- * elements, NULL: nothing has gaps. It holds floats or doubles; where it holds 16 bits, its maker sets `kind` and `trait`.
+ * elements, NULL: nothing has gaps. It holds floats or doubles; where it holds 16 bits, its maker sets `kind`.
  * NULL: units lie apart, or the rank is another. */
 static inline cg_array *cg_add(cg_call *call, const cellgen_value *value, int64_t member, void *data, int64_t rank,
                                const int64_t *length, const int64_t *stride)
@@ -124,7 +123,7 @@ static inline cg_array *cg_add(cg_call *call, const cellgen_value *value, int64_
         array->stride[0] = array->stride[1], array->stride[1] = step;
     }
     array->data = data, array->is_apart = is_timed && (stride != NULL || swaps), array->count = (double)dense;
-    array->kind = CELLGEN_STORED_REAL, array->trait = 0;
+    array->kind = CELLGEN_STORED_REAL;
     call->view[number].value = value, call->view[number].rank = rank, call->view[number].length = array->length;
     call->views += 1;
     if (member >= 0)
@@ -136,12 +135,12 @@ static inline cg_array *cg_add(cg_call *call, const cellgen_value *value, int64_
 
 /* What a kernel finds in an array of a call. A weight stays in 16 bits where all products read that alone, those of a
  * forward pass that is run once more too. */
-static inline int cg_kind_of(const cg_call *call, const cellgen_value *value, cg_change change, int trait)
+static inline int cg_kind_of(const cg_call *call, const cellgen_value *value, cg_change change)
 {
     const int is_wide = call->again.function != NULL && call->again.products != CELLGEN_PRODUCTS_BF16;
     if (!call->narrow)
         return CELLGEN_STORED_REAL;
-    return cg_held(value, &change, cg_dim_named(call->cell, "T"), trait, call->narrow,
+    return cg_held(value, &change, cg_dim_named(call->cell, "T"), call->narrow,
                    is_wide ? CELLGEN_PRODUCTS_FULL : call->say.products);
 }
 
@@ -160,7 +159,7 @@ static inline int cg_widen(cg_call *call)
     for (int64_t v = 0; v < call->views; ++v) {
         cg_array *array = &call->array[v];
         const cellgen_value *value = call->view[v].value;
-        if (!array->kind || cg_kind_of(call, value, call->view[v].change, array->trait))
+        if (!array->kind || cg_kind_of(call, value, call->view[v].change))
             continue;
         float *numbers = cg_make_wide(call, array->count, NULL);
         if (numbers == NULL)
@@ -225,7 +224,7 @@ static inline int cg_make_results(cg_call *call)
             const int64_t steps = length[0];
             length[0] = length[1], length[1] = steps;
         }
-        const int kind = cg_kind_of(call, value, result.change, call->narrow ? call->trait[m] : 0);
+        const int kind = cg_kind_of(call, value, result.change);
         const int is_kept = (value->flags & CELLGEN_VALUE_SAVED) && function->has_team; /* as it is, for a backward pass */
         const int is_rounded = call->narrow && !kind && !is_kept, is_zero = result.change.last_step != 0;
         array->kind = is_rounded ? call->narrow : kind;

@@ -44,7 +44,9 @@ enum cellgen_flag {
     CELLGEN_VALUE_OVER_TIME = 2, /* (T, B, ...), at the strides of the options if they have any */
     CELLGEN_VALUE_SAVED = 4,     /* between sequence_forward and sequence_backward; NULL: not wanted */
     CELLGEN_VALUE_WRITTEN = 8,   /* a result: every element of it is written */
-    CELLGEN_VALUE_WEIGHT = 16    /* neither steps nor rows: the same array for all of them */
+    CELLGEN_VALUE_WEIGHT = 16,   /* neither steps nor rows: the same array for all of them */
+    CELLGEN_VALUE_BOUNDED = 32,  /* it is saved and ends in a bounded function: a gate */
+    CELLGEN_VALUE_OPERAND = 64   /* a weight that products alone read, of functions over time */
 };
 
 #define CELLGEN_VALUE_AXES 8 /* the most that a value has */

@@ -9,12 +9,6 @@
 
 enum { CG_AXES = CELLGEN_VALUE_AXES + 1 };
 
-/* What a caller knows of a value beside its descriptor, where arrays have 16 bits. */
-enum cg_trait {
-    CG_BOUNDED = 1, /* it is kept and ends in a bounded function: a gate */
-    CG_OPERAND = 2  /* a weight that products alone read */
-};
-
 /* The products of a call that may leave them to the type of its arrays (below 0). */
 static inline int64_t cg_products_of(int64_t products, int narrow)
 {
@@ -26,14 +20,13 @@ static inline int64_t cg_products_of(int64_t products, int narrow)
 /* What a kernel finds in an array (cellgen_stored) where those of its call have 16 bits, `narrow`. What has steps
  * stays: bounded numbers that are kept in float16, since they need digits and no range, others as they are. So do weights in
  * bfloat16 of which products in it alone read. All else is widened. `steps`: the number of the dimension T. */
-static inline int cg_held(const cellgen_value *value, const cg_change *change, int64_t steps, int trait, int narrow,
-                          int64_t products)
+static inline int cg_held(const cellgen_value *value, const cg_change *change, int64_t steps, int narrow, int64_t products)
 {
     if (!narrow)
         return CELLGEN_STORED_REAL;
     if (cg_has_steps(value, change, steps))
-        return trait & CG_BOUNDED ? CELLGEN_STORED_F16 : narrow;
-    const int is_read = trait & CG_OPERAND && narrow == CELLGEN_STORED_BF16 && products == CELLGEN_PRODUCTS_BF16;
+        return value->flags & CELLGEN_VALUE_BOUNDED ? CELLGEN_STORED_F16 : narrow;
+    const int is_read = value->flags & CELLGEN_VALUE_OPERAND && narrow == CELLGEN_STORED_BF16 && products == CELLGEN_PRODUCTS_BF16;
     return is_read ? CELLGEN_STORED_BF16 : CELLGEN_STORED_REAL;
 }
 

@@ -481,9 +481,9 @@ static const int64_t retnet_weight_gradients_dims[] = {1, 2, 3, 4, 5};
 static const cellgen_value retnet_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {retnet_axes + 0, retnet_axes + 2, retnet_axes + 3, retnet_axes + 4}},
-    {"w_q", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 3}},
-    {"w_k", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 3}},
-    {"w_v", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 4}},
+    {"w_q", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 3}},
+    {"w_k", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 3}},
+    {"w_v", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 4}},
     {"gamma", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {retnet_axes + 2, retnet_axes + 5, retnet_axes + 5}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 4, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 2, retnet_axes + 4}},
     {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 5, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 2, retnet_axes + 3, retnet_axes + 4}},
@@ -495,9 +495,9 @@ static const cellgen_value retnet_sequence_forward_values[] = {
 static const int64_t retnet_sequence_forward_dims[] = {0, 1, 2, 3, 4, 5};
 static const cellgen_value retnet_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 1}},
-    {"w_q", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 3}},
-    {"w_k", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 3}},
-    {"w_v", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 4}},
+    {"w_q", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 3}},
+    {"w_k", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 3}},
+    {"w_v", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 4}},
     {"gamma", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {retnet_axes + 2, retnet_axes + 5, retnet_axes + 5}},
     {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 5, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 2, retnet_axes + 3, retnet_axes + 4}},
     {"q", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 2, retnet_axes + 3}},

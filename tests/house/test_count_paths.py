@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.count_paths import files_of, lowerings, records
 
-PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "architecture.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "explanation" / "architecture.md"
 RECORDS = {
     "cellgen/runtime/options.py Options",
     "generated/include/cellgen_numbers.h cellgen_numbers",
@@ -40,3 +43,17 @@ def test_one_folder_lowers_a_time_loop() -> None:
 @pytest.mark.parametrize("option", ["every", "zero_output_for_mask"])
 def test_an_option_is_carried_by_as_few_files_as_the_documentation_says(option: str) -> None:
     assert len(files_of(option)) <= counted(f"files that carry the option `{option}`")
+
+
+def test_a_call_enters_as_few_files_as_the_documentation_says() -> None:
+    """In a process of its own, whose calls Python makes. A call that fits forms no message."""
+    command = (sys.executable, "-m", "tests.count_paths", "--list")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    figures = dict(re.findall(r"^\| (files of .+ that .+) \| (\d+) \|$", done.stdout, re.M))
+    assert {*figures} == {
+        "files of Python that a NumPy call enters",
+        "files of C that it can reach",
+    }
+    for what, count in figures.items():
+        assert int(count) <= counted(what), what
+    assert "cellgen/runtime/call/faults.py" not in done.stdout

@@ -23,7 +23,17 @@ from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.paths import generated_folder, include_folder
 from cellgen.targets.c import descriptor as spelling
 from tests import descriptor
-from tests.descriptor import OPTIONAL, SAVED, WEIGHT, WRITTEN, Call, CellOfC, open_cell
+from tests.descriptor import (
+    BOUNDED,
+    OPERAND,
+    OPTIONAL,
+    SAVED,
+    WEIGHT,
+    WRITTEN,
+    Call,
+    CellOfC,
+    open_cell,
+)
 
 DIMS = {"T": 5, "B": 3, "I": 4, "H": 6}
 NAMES = ("forward", "backward", "weight_gradients", "sequence_forward", "sequence_backward")
@@ -90,6 +100,8 @@ def test_the_header_the_tables_and_the_interface_say_the_same(kernel: Kernel, ce
             assert value.axes == len(item.shape)
             assert bool(value.flags & OPTIONAL) == item.optional
             assert bool(value.flags & WEIGHT) == item.is_weight
+            assert bool(value.flags & BOUNDED) == item.bounded
+            assert bool(value.flags & OPERAND) == item.operand
             assert value.value == (item.default if item.is_scalar else item.initial)
 
 

@@ -34,7 +34,6 @@ enum { LONGEST = 2048 };
 static char text[LONGEST][16];
 static const char *name[LONGEST];
 static cellgen_value forward[LONGEST], backward[LONGEST];
-static const int64_t gates[LONGEST], operands[LONGEST];
 
 int main(int count, char **argument)
 {
@@ -64,7 +63,7 @@ int main(int count, char **argument)
     const cellgen_precision precisions[] = {{"f32", 4, entries}, {"f64", 8, entries}};
     const cellgen_cell cell = {CELLGEN_ABI_VERSION, "wide", "", 2, dims, 2, functions, 2, precisions, 0, 0, 0};
     const int64_t counts[] = {theta + unread, 0, 1, 0, 0, 1};
-    const int code = cellgen_torch_add("wide", &cell, counts, name, name, kept, name, gradients, gates, operands);
+    const int code = cellgen_torch_add("wide", &cell, counts, name, name, kept, name, gradients);
     printf("%d %d %d", code, look_up("wide") != NULL, allocations);
     return 0;
 }

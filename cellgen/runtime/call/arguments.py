@@ -26,14 +26,13 @@ from cellgen.runtime.abi import (
     axis_length,
     axis_terms,
 )
-from cellgen.runtime.call.dimensions import bindings
+from cellgen.runtime.call.dimensions import bindings, dims_of
 from cellgen.runtime.call.faults import (
     LENGTH,
     RANK,
     SHAPE,
     Fault,
-    dims_of,
-    origin_text,
+    Origin,
     sentence,
     shape_text,
     unbound,
@@ -260,13 +259,13 @@ def _check_rank(label: str, item: Item) -> None:
         )
 
 
-def infer_dims(label: str, inputs: Sequence[Item]) -> tuple[dict[str, int], dict[str, str]]:
+def infer_dims(label: str, inputs: Sequence[Item]) -> tuple[dict[str, int], dict[str, Origin]]:
     """Solve the axis lengths for the dimensions; also tell which argument fixed each.
 
     Raises ArgumentError for a length that its axis cannot have.
     """
     dims: dict[str, int] = {}
-    origins: dict[str, str] = {}
+    origins: dict[str, Origin] = {}
     for binding in bindings(tuple(item.argument for item in inputs)):
         item, axis = inputs[binding.argument], binding.axis
         size, remainder = binding.divided(item.view.shape[axis], dims)
@@ -274,11 +273,13 @@ def infer_dims(label: str, inputs: Sequence[Item]) -> tuple[dict[str, int], dict
             fault = Fault(LENGTH, item.argument, item.label, item.view.shape, axis, dims)
             raise ArgumentError(sentence(label, fault))
         dims[binding.dim] = size
-        origins[binding.dim] = origin_text(item.label, item.argument)
+        origins[binding.dim] = item.label, item.argument
     return dims, origins
 
 
-def divide_dims(dims: dict[str, int], origins: dict[str, str], items: Sequence[Argument]) -> None:
+def divide_dims(
+    dims: dict[str, int], origins: dict[str, Origin], items: Sequence[Argument]
+) -> None:
     """Tell axes of every so many-th step from the steps themselves."""
     for axis in (item.shape[0] for item in items if item.shape):
         name, divided, number = axis.partition(EVERY)
@@ -311,7 +312,7 @@ def tells(argument: Argument, dim: str, *, in_sums: bool = False) -> bool:
 
 
 def _check_shape(
-    label: str, item: Item, dims: Mapping[str, int], origins: Mapping[str, str]
+    label: str, item: Item, dims: Mapping[str, int], origins: Mapping[str, Origin]
 ) -> None:
     if any(name not in dims for name in dims_of(item.argument)):
         return  # the function does not read it, or its dimensions would be known

@@ -25,7 +25,7 @@ typedef struct {
     PyObject *name, *extra; /* choices, names of results, or the one object */
     int kind, may_be_none;
     int64_t number; /* of the member, of the option among those that are numbers, or of the table */
-    int64_t least;  /* steps; of an array its cg_trait */
+    int64_t least;  /* of a number of steps */
     int64_t again;  /* of an argument, its number in the forward pass; -1: it has none */
     const cellgen_value *value;
 } Keyword;
@@ -35,7 +35,6 @@ typedef struct {
     const cellgen_cell *cell;
     const cellgen_signature *function, *forward; /* the forward pass of a backward one, NULL: it is none */
     const cellgen_entry *entry[2];               /* float, double */
-    int *trait;                                  /* cg_trait of each member */
     PyObject *keep;                /* what lies at these addresses */
     PyTypeObject *named;           /* the named tuple of the results */
     PyObject *empty;               /* makes a large array of a shape and a type */
@@ -302,7 +301,7 @@ static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     making.call.allocate = allocate, making.call.door = &making;
     making.door = door, making.type = -1, making.lengths = NULL, making.helds = making.spans = 0, making.out = NULL;
     making.table[0] = making.table[1] = making.table[2] = NULL;
-    making.call.say.products = -1, making.call.trait = door->trait, making.kept = NULL, making.checkpoints = 0;
+    making.call.say.products = -1, making.kept = NULL, making.checkpoints = 0;
     for (int64_t m = door->function->arguments; m < door->function->members; m++)
         making.result[m] = NULL, making.own[m] = NULL;
     int goes_on = take_keywords(&making, args[0]) && settle(&making) && take_out(&making);

@@ -10,7 +10,6 @@ static void door_free(PyObject *self) {
     PyMem_Free(door->keyword);
     PyMem_Free(door->field);
     PyMem_Free(door->save);
-    PyMem_Free(door->trait);
     PyMem_Free(door->packed_size);
     Py_XDECREF(door->keep);
     Py_XDECREF((PyObject *)door->named);
@@ -51,7 +50,6 @@ static int read_keyword(Door *door, Keyword *keyword, PyObject *from) {
         keyword->number = member_named(door->function, text, 0, door->function->arguments);
         if (keyword->number < 0) return PyErr_BadArgument();
         keyword->value = &door->function->member[keyword->number];
-        door->trait[keyword->number] = (int)least;
     } else if (keyword->kind == CHECKED) {
         keyword->number = -1, keyword->value = value_named(door->cell, text);
     } else if (keyword->kind < MEMBER || keyword->kind > KEPT || keyword->number < 0 ||
@@ -61,19 +59,6 @@ static int read_keyword(Door *door, Keyword *keyword, PyObject *from) {
     if (keyword->kind == BATCH_FIRST) door->batch_first = name; /* which the keyword keeps */
     if (keyword->kind == KEPT) door->kept = name;
     keyword->again = door->forward ? member_named(door->forward, text, 0, door->forward->arguments) : -1;
-    return 1;
-}
-
-/* Read the traits of results: (name, trait), ... */
-static int read_traits(Door *door, PyObject *traits) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(traits); i++) {
-        const char *name;
-        int trait;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(traits, i), "si", &name, &trait)) return 0;
-        const int64_t m = member_named(door->function, name, door->function->arguments, door->function->members);
-        if (m < 0) return PyErr_BadArgument();
-        door->trait[m] = trait;
-    }
     return 1;
 }
 
@@ -117,17 +102,15 @@ static int read_packed(Door *door, PyObject *packed) {
     return !PyErr_Occurred();
 }
 
-/* door(cell, function, keep, named, empty, keywords, fields, saves, traits of results, outputs of the last step, packed or
- * None) */
+/* door(cell, function, keep, named, empty, keywords, fields, saves, outputs of the last step, packed or None) */
 static PyObject *new_door(PyObject *module, PyObject *args) {
     State *state = PyModule_GetState(module);
     unsigned long long cell;
     const char *name;
-    PyObject *keep, *named, *empty, *keywords, *fields, *saves, *traits, *packed;
+    PyObject *keep, *named, *empty, *keywords, *fields, *saves, *packed;
     long long of_last;
-    if (!PyArg_ParseTuple(args, "KsOO!OO!O!O!O!LO", &cell, &name, &keep, &PyType_Type, &named, &empty, &PyTuple_Type,
-                          &keywords, &PyTuple_Type, &fields, &PyTuple_Type, &saves, &PyTuple_Type, &traits, &of_last,
-                          &packed))
+    if (!PyArg_ParseTuple(args, "KsOO!OO!O!O!LO", &cell, &name, &keep, &PyType_Type, &named, &empty, &PyTuple_Type,
+                          &keywords, &PyTuple_Type, &fields, &PyTuple_Type, &saves, &of_last, &packed))
         return NULL;
     const cellgen_cell *of = (const cellgen_cell *)(uintptr_t)cell;
     const cellgen_signature *function = of->abi == CELLGEN_ABI_VERSION ? function_named(of, name) : NULL;
@@ -149,9 +132,8 @@ static PyObject *new_door(PyObject *module, PyObject *args) {
     door->field = read_results(door, fields);
     door->save = door->field ? read_results(door, saves) : NULL;
     const Py_ssize_t count = PyTuple_GET_SIZE(keywords);
-    door->trait = door->save ? PyMem_Calloc((size_t)function->members + 1, sizeof *door->trait) : NULL;
-    door->keyword = door->trait ? PyMem_Calloc((size_t)count + 1, sizeof *door->keyword) : NULL;
-    int is_read = door->keyword && read_packed(door, packed) && read_traits(door, traits);
+    door->keyword = door->save ? PyMem_Calloc((size_t)count + 1, sizeof *door->keyword) : NULL;
+    int is_read = door->keyword && read_packed(door, packed);
     for (Py_ssize_t i = 0; is_read && i < count; i++, door->keywords++)
         is_read = read_keyword(door, &door->keyword[i], PyTuple_GET_ITEM(keywords, i));
     if (is_read) return (PyObject *)door;

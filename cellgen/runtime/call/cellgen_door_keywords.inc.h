@@ -55,7 +55,7 @@ static int has_type(Making *making, const Keyword *keyword, PyArrayObject *array
     if (making->type < 0 && kind >= 0 && !is_kept) making->type = type, call->narrow = kind;
     if (!call->narrow || !is_kept) return type == making->type;
     const int64_t steps = cg_dim_named(call->cell, "T");
-    return kind == cg_held(keyword->value, &whole, steps, (int)keyword->least, call->narrow, CELLGEN_PRODUCTS_FULL) &&
+    return kind == cg_held(keyword->value, &whole, steps, call->narrow, CELLGEN_PRODUCTS_FULL) &&
            type == type_of(making, kind);
 }
 
@@ -76,7 +76,7 @@ static int take_array(Making *making, const Keyword *keyword, PyObject *value) {
     cg_array *added = cg_add(&making->call, keyword->value, keyword->number, PyArray_DATA(array), rank, length,
                              is_dense ? NULL : stride);
     if (!added) return 0;
-    added->kind = kind, added->trait = (int)keyword->least;
+    added->kind = kind;
     if (making->kept && keyword->again >= 0) making->call.again.place[keyword->again] = making->call.views - 1;
     return 1;
 }

@@ -33,6 +33,12 @@ class Binding:
         return divmod(length - terms_length(self.rest, sizes), self.factor)
 
 
+def dims_of(argument: Argument) -> list[str]:
+    """Name the dimensions of a shape, those of each term of an axis."""
+    terms = [term for axis in argument.shape for term in axis_terms(axis)]
+    return [name for _, names in terms for name in term_dims(names)]
+
+
 def _in_order(_: Argument) -> int:
     return 0
 

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 from cellgen import accept
 from cellgen.errors import CellgenError
-from cellgen.runtime.abi import PRECISIONS, Argument, Function
+from cellgen.runtime.abi import PRECISIONS, Function
 from cellgen.runtime.build import extension
 from cellgen.runtime.call.packed import PackedLayout
 from cellgen.runtime.call.plan import Owner
@@ -64,8 +64,6 @@ THREAD = "cellgen calls in C"
 MEMBER, CHECKED, SWITCHED, COUNTED, CHOSEN, TABLE = range(6)
 FIRST, OUTPUTS, CONSTANT, BESIDE, RESULTS, KEPT = range(6, 12)
 """What a keyword is, as C numbers it."""
-BOUNDED, OPERAND = 1, 2
-"""What is known of an array of 16 bits, as ``cg_trait`` numbers it."""
 
 log = logging.getLogger("cellgen")
 
@@ -171,7 +169,6 @@ class Door:
             tuple(keywords),
             self._result._fields,
             tuple(item.name for item in function.results if item.saved),
-            tuple((item.name, _trait(item)) for item in function.results),
             last if len(function.results) < 63 else 0,
             None if packed is None else _layout(packed),
         )
@@ -180,7 +177,7 @@ class Door:
         """What C is told of each keyword: name, kind, number, least, may be None, what else."""
         function = self._function
         keywords: list[Keyword] = [
-            (a.name, MEMBER if a.used else CHECKED, 0, _trait(a), a.optional or not a.used, None)
+            (a.name, MEMBER if a.used else CHECKED, 0, 0, a.optional or not a.used, None)
             for a in function.arguments
         ]
         for option in taken_by(function.name) if function.team else ():
@@ -195,10 +192,6 @@ class Door:
         if function.name == BACKWARD:
             keywords.append((KEPT_NAME, KEPT, 0, 0, False, None))
         return keywords
-
-
-def _trait(item: Argument) -> int:
-    return item.bounded * BOUNDED + item.operand * OPERAND
 
 
 def become_direct(function: Any) -> None:

@@ -9,11 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from cellgen.runtime.abi import Argument, axis_terms, term_dims, terms_length
+from cellgen.runtime.abi import Argument, axis_terms, terms_length
+from cellgen.runtime.call.dimensions import dims_of
 
 RANK, LENGTH, SHAPE = "rank", "length", "shape"
 """Another number of axes; a length that is none of its axis; lengths that do not agree."""
+Origin: TypeAlias = tuple[str, Argument]
+"""An argument that told a dimension, and what messages call it."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Fault:
 
     ``label`` names it in messages, ``actual`` is the shape that it has. ``axis`` is one that no
     length of the dimensions makes as long. ``sizes`` are the dimensions that are known, ``origins``
-    the arguments that told them, as messages name these.
+    the arguments that told them.
     """
 
     code: str
@@ -31,7 +35,7 @@ class Fault:
     actual: tuple[int, ...]
     axis: int = 0
     sizes: Mapping[str, int] | None = None
-    origins: Mapping[str, str] | None = None
+    origins: Mapping[str, Origin] | None = None
 
     @property
     def expected(self) -> tuple[int, ...]:
@@ -97,7 +101,8 @@ def _reasons(fault: Fault) -> str:
     """Which argument told each dimension of the shape that was expected."""
     sizes, origins = fault.sizes or {}, fault.origins or {}
     names = dict.fromkeys(dims_of(fault.argument))
-    return ", ".join(f"{name} = {sizes[name]} from {origins[name]}" for name in names)
+    reasons = [(name, *origins[name]) for name in names]
+    return ", ".join(f"{n} = {sizes[n]} from {label} {shape_text(a)}" for n, label, a in reasons)
 
 
 def unbound(label: str, dim: str, sums: Iterable[Argument], ways: Sequence[str]) -> str:
@@ -112,17 +117,6 @@ def unbound(label: str, dim: str, sums: Iterable[Argument], ways: Sequence[str])
     )
 
 
-def origin_text(label: str, item: Argument) -> str:
-    """Name an argument that told a dimension: ``x (T, B, I)``."""
-    return f"{label} {shape_text(item)}"
-
-
 def shape_text(argument: Argument) -> str:
     """Write a shape as the equations do: ``(B, 2 H)``."""
     return "(" + ", ".join(re.sub(r"\*", " ", axis) for axis in argument.shape) + ")"
-
-
-def dims_of(argument: Argument) -> list[str]:
-    """Name the dimensions of a shape, those of each term of an axis."""
-    terms = [term for axis in argument.shape for term in axis_terms(axis)]
-    return [name for _, names in terms for name in term_dims(names)]

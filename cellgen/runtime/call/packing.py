@@ -22,7 +22,7 @@ from cellgen.runtime.call.arguments import (
     scalar_places,
     unnamed_error,
 )
-from cellgen.runtime.call.faults import dims_of
+from cellgen.runtime.call.dimensions import dims_of
 from cellgen.runtime.call.narrow import PRODUCTS, require_element
 from cellgen.runtime.call.packed import Packed, PackedLayout, PackedWeights
 from cellgen.runtime.call.plan import Owner

@@ -20,7 +20,8 @@ from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.build.library import DIMS
 from cellgen.runtime.call.arguments import DTYPES, as_scalar, lengths, suggestion
-from cellgen.runtime.call.faults import dims_of, shape_text
+from cellgen.runtime.call.dimensions import dims_of
+from cellgen.runtime.call.faults import shape_text
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.packing import Packing
 from cellgen.runtime.call.plan import Owner

@@ -133,6 +133,8 @@ def _value(item: Argument, shapes: _Shapes, written: bool) -> str:
         VALUE_SAVED=item.saved,
         VALUE_WRITTEN=written,
         VALUE_WEIGHT=item.is_weight,
+        VALUE_BOUNDED=item.bounded,
+        VALUE_OPERAND=item.operand,
     )
     axes = row(*map(shapes, item.shape)) if item.shape else "{0}"
     role = f"CELLGEN_ROLE_{item.role.upper()}"

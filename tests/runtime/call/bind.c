@@ -44,10 +44,10 @@ int64_t checkpoints_of(const cellgen_cell *cell, int64_t function, int64_t skips
 }
 
 /* What a kernel finds in the members of a function where arrays have 16 bits, for tests/runtime/call/test_signature.py. */
-void held_of(const cellgen_cell *cell, int64_t function, int64_t narrow, int64_t products, const int64_t *trait, int64_t *held)
+void held_of(const cellgen_cell *cell, int64_t function, int64_t narrow, int64_t products, int64_t *held)
 {
     const cellgen_signature *of = &cell->function[function];
     const cg_change whole = {0, 0, 1};
     for (int64_t m = 0; m < of->members; ++m)
-        held[m] = cg_held(&of->member[m], &whole, cg_dim_named(cell, "T"), (int)trait[m], (int)narrow, products);
+        held[m] = cg_held(&of->member[m], &whole, cg_dim_named(cell, "T"), (int)narrow, products);
 }

@@ -24,6 +24,8 @@ from cellgen.runtime.numbers import USUAL
 from cellgen.runtime.paths import generated_folder, include_folder
 from tests.cover import each_of, of_interface
 from tests.descriptor import (
+    BOUNDED,
+    OPERAND,
     OPTIONAL,
     OVER_TIME,
     SAVED,
@@ -95,6 +97,8 @@ class Described:
             + OVER_TIME * item.over_time
             + SAVED * item.saved
             + WEIGHT * item.is_weight
+            + BOUNDED * item.bounded
+            + OPERAND * item.operand
         )
         axis = (ctypes.POINTER(Axis) * 8)(*axes)
         name, role = item.name.encode(), ROLES.index(item.role)

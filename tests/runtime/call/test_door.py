@@ -1104,7 +1104,6 @@ def door_of(module: ModuleType, function: Any, empty: Any = np.empty, **changes:
         "keywords": tuple(own._keywords(None)),
         "fields": function.result._fields,
         "saves": (),
-        "traits": (),
         "last": 0,
         "packed": None,
     }

@@ -12,7 +12,6 @@ from cellgen.cells import SHIPPED
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import lengths
 from cellgen.runtime.call.checkpoints import checkpoints, kept_items
-from cellgen.runtime.call.door import BOUNDED, OPERAND
 from cellgen.runtime.call.outputs import Outputs
 from cellgen.runtime.call.signature import kept_element, signature
 from cellgen.runtime.call.stored import BFLOAT16, IN_C
@@ -114,16 +113,11 @@ def test_c_keeps_in_16_bits_what_python_keeps(name: str, library: ctypes.CDLL) -
     cell = Described(read_interface(generated_folder() / name))
     for number, function in enumerate(cell.interface.functions):
         members = [*function.struct_members, *function.results]
-        traits = [a.bounded * BOUNDED + a.operand * OPERAND for a in members]
         found = (ctypes.c_int64 * len(members))()
         for element, products in product(IN_C, (FULL, BF16)):
             library.held_of(
                 *(ctypes.byref(cell.cell), ctypes.c_int64(number), ctypes.c_int64(IN_C[element])),
-                *(
-                    ctypes.c_int64((FULL, BF16).index(products)),
-                    (ctypes.c_int64 * len(found))(*traits),
-                ),
-                found,
+                *(ctypes.c_int64((FULL, BF16).index(products)), found),
             )
             for item, kind in zip(members, found, strict=True):
                 expected = kept_element(item, element)
