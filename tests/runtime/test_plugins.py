@@ -6,15 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import cellgen
 from cellgen import weights
 from cellgen.cells import GRUResetBefore
-from cellgen.cli import doctor
+from cellgen.cli import commands, doctor
 from cellgen.errors import ArgumentError, BuildError, CellgenError
 from cellgen.runtime import plugins
 from cellgen.views.find import find_each, find_one
@@ -55,18 +58,27 @@ def in_process(code: str, *folders: Path) -> str:
     return done.stdout
 
 
-def command(*words: str, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "cellgen", *words],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-    )
-    assert done.returncode == code, done.stderr
-    return done
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """Run a command in this process, which finds what is installed in a folder, and work there."""
+    before = {*sys.modules}
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def run(*words: str, folder: Path, code: int = 0) -> Any:
+        with monkeypatch.context() as within:
+            within.syspath_prepend(str(folder))
+            within.chdir(folder)
+            done = CliRunner().invoke(commands.app, words)
+        assert done.exit_code == code, done.output
+        return done
+
+    yield run
+    for name in {*sys.modules} - before:
+        if name.partition(".")[0] == "cellgen_extras":
+            del sys.modules[name]
 
 
 # --- the example, installed ----------------------------------------------------------------------
@@ -97,8 +109,11 @@ print(to.difference < 1e-14, all((back[n] == arrays[n]).all() for n in arrays))
     assert printed.split() == ["gated", "True", "True", "True"]
 
 
-def test_a_list_names_cells_of_packages_and_imports_none(extras: Path) -> None:
-    printed = command("list", folder=extras).stdout
+def test_a_list_names_cells_of_packages_and_imports_none(extras: Path, command: Command) -> None:
+    printed = in_process(
+        "import sys; sys.argv = ['cellgen', 'list']; from cellgen.cli.main import main; main()",
+        extras,
+    )
     assert (
         "package cellgen-extras 1.0\n  cellgen-extras:Gated  cellgen_extras.cells:Gated" in printed
     )
@@ -113,7 +128,9 @@ def test_a_list_names_cells_of_packages_and_imports_none(extras: Path) -> None:
     assert entries[-1]["states"] == ["h_prev"]
 
 
-def test_every_command_that_takes_a_cell_takes_one_of_a_package(extras: Path) -> None:
+def test_every_command_that_takes_a_cell_takes_one_of_a_package(
+    extras: Path, command: Command
+) -> None:
     name = "cellgen-extras:Gated"
     assert "f = sigmoid(" in command("show", name, folder=extras).stdout
     assert "gated" in command("explain", name, folder=extras).stdout
@@ -130,7 +147,7 @@ def test_every_command_that_takes_a_cell_takes_one_of_a_package(extras: Path) ->
     assert "did you mean 'cellgen-extras'?" in wrong
 
 
-def test_the_doctor_knows_what_packages_bring(extras: Path) -> None:
+def test_the_doctor_knows_what_packages_bring(extras: Path, command: Command) -> None:
     findings = {
         row["name"]: row
         for row in json.loads(command("doctor", "--json", folder=extras).stdout)["findings"]
@@ -198,7 +215,7 @@ def test_a_target_and_a_dialect_that_cannot_be_had_name_their_packages(
         assert caught.value.code == "package"
 
 
-def test_what_is_broken_holds_up_nothing_else(broken: Path) -> None:
+def test_what_is_broken_holds_up_nothing_else(broken: Path, command: Command) -> None:
     assert cellgen.load("elman").name == "elman"
     assert weights.dialect("torch.nn.GRU").name == "torch.nn.GRU"
     printed = command("list", folder=broken).stdout
