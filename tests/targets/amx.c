@@ -1,8 +1,8 @@
 /* Instructions of AMX and products made of them, with hardware or emulated: prints a digest of the bits of each kind of
  * operands and of all products, for tests/targets/test_amx.py to compare. A product that is not the chain that cellgen_amx.h
  * describes, or of bytes that is not what vpdpbusd gives, or that writes beside its result, ends with code 1. With an
- * argument: what hardware answers with a signal; `way`: the way that is chosen; `small`: the same beside an alternate
- * signal stack into which tiles do not fit. */
+ * argument: what hardware answers with a signal; `small`: the way that is chosen beside an alternate signal stack into
+ * which tiles do not fit. */
 #include <stdio.h>
 
 #include "cellgen_amx.h"
@@ -184,12 +184,12 @@ static int products_of_bytes(void)
 static int products_of_bytes(void) { return 1; }
 #endif
 
-static int says_way(int beside_small)
+static int says_way(void)
 {
     static char small[8192];
     const stack_t stack = {.ss_sp = small, .ss_size = sizeof small};
     const char *why;
-    if (beside_small && sigaltstack(&stack, 0)) return 2;
+    if (sigaltstack(&stack, 0)) return 2;
     const int way = cellgen_choose_bf16(&why);
     printf("%d %s\n", way, why);
     return 0;
@@ -197,7 +197,7 @@ static int says_way(int beside_small)
 
 int main(int count, char **words)
 {
-    if (count > 1 && (!strcmp(words[1], "way") || !strcmp(words[1], "small"))) return says_way(words[1][0] == 's');
+    if (count > 1 && !strcmp(words[1], "small")) return says_way();
     static uint32_t words_of_a_tile[256];
     cellgen_amx amx = {0};
     if (!cellgen_may_use_amx()) return puts("not permitted"), 2;

@@ -21,8 +21,10 @@ from cellgen.runtime.device.arrays import DeviceArray
 from cellgen.runtime.device.backend import BACKEND
 from cellgen.runtime.device.halves import OWN, SHARED, Halves, ImagePart
 from cellgen.runtime.device.kernel import CudaKernel
+from cellgen.runtime.device.library import DeviceLibrary
 from cellgen.runtime.device.model import EMULATED, EMULATED_CAPABILITY
 from cellgen.runtime.results import Results
+from tests.targets.test_cuda import in_elements
 
 DIMS = {"T": 4, "B": 3, "I": 5, "H": 12}
 TIERS = {"float64": ("steps", "whole"), "float32": ("steps", "device", "cluster")}
@@ -41,6 +43,15 @@ def whole(cell: type[Cell]) -> CudaKernel:
 def halved(cell: type[Cell]) -> CudaKernel:
     kernel = whole(cell)
     return CudaKernel(kernel.interface, kernel.sources, emulated=True, halved=True)
+
+
+def halved_anew(cell: type[Cell], folder: Path) -> CudaKernel:
+    """From a copy of its host half, which has loaded no image yet."""
+    kernel = CudaKernel(whole(cell).interface, whole(cell).sources, emulated=True, halved=True)
+    both = Halves(kernel.sources, kernel.interface, True)
+    copy = shutil.copy(both.build().path, folder)
+    kernel._library = DeviceLibrary(str(copy), kernel.interface, both)
+    return kernel
 
 
 def clusters(kernel: CudaKernel) -> None:
@@ -96,27 +107,23 @@ def test_the_hosts_half_launches_what_the_whole_does(cell: type[Cell], dtype: st
 
 
 @with_cxx
-def test_an_image_that_the_driver_does_not_take_is_said() -> None:
-    kernel = whole(MinGRU)
-    kernel = CudaKernel(kernel.interface, kernel.sources, emulated=True, halved=True)
+def test_an_image_that_the_driver_does_not_take_is_said(tmp_path: Path) -> None:
+    kernel = halved_anew(Elman, tmp_path)
     lib = kernel.library().lib
     image = kernel.library().ffi.from_buffer(b"no image\0")
     assert lib.cellgen_cuda_load(0, 0, image) == 1200
     assert lib.cellgen_cuda_load(64, 0, image) == 1001 == lib.cellgen_cuda_load(0, 128, image)
     given = drawn(kernel, kernel.sequence_forward.function.arguments, "float32")
     lib.cellgen_emulation_fail(b"image", 222)
-    with pytest.raises(
-        DeviceError, match=r"min_gru: loading kernels of float32 onto device 0.* 222"
-    ):
+    with pytest.raises(DeviceError, match=r"elman: loading kernels of float32 onto device 0.* 222"):
         kernel.sequence_forward(**given)
     assert kernel.sequence_forward(**given).h.numpy().shape == (4, 3, 12)  # it is tried again
 
 
 @with_cxx
-def test_kernels_of_another_element_type_are_not_taken() -> None:
+def test_kernels_of_another_element_type_are_not_taken(tmp_path: Path) -> None:
     """An image has one element type; what is not there is an error, not another's kernel."""
-    kernel = whole(MinGRU)
-    kernel = CudaKernel(kernel.interface, kernel.sources, emulated=True, halved=True)
+    kernel = halved_anew(Elman, tmp_path)
     library, name = kernel.library(), "sequence_forward"
     assert library.load(0, "float64", name, (SHARED, OWN))
     given = drawn(kernel, kernel.sequence_forward.function.arguments, "bfloat16")
@@ -185,7 +192,8 @@ class TanhF64Persistent(Cell):
 
 @with_cxx
 def test_a_cell_may_be_called_as_an_element_type_is() -> None:
-    kernel = halved(TanhF64Persistent)
+    of_two = in_elements(whole(TanhF64Persistent), "f32", "f64")
+    kernel = CudaKernel(of_two.interface, of_two.sources, emulated=True, halved=True)
     x = np.random.default_rng(0).standard_normal((3, 2, 4)).astype(np.float32)
     zero = np.zeros((2, 4), np.float32)
     found = kernel.sequence_forward(x=kernel.array(x), h_prev=kernel.array(zero), tier="steps")
