@@ -57,10 +57,10 @@ def export(
     states ``<state>_last`` (B, ...). With two directions states and results have an axis for them,
     as those of ONNX's LSTM: (T, 2, B, ...) and (2, B, ...). Outputs beyond a length are zeros.
 
-    Where the cell is exactly ONNX's LSTM, GRU or RNN, and no output is named but the hidden state,
-    nor formed behind the states, the model holds that operator; else, and in float64, which
-    onnxruntime runs none of them in, a ``Scan`` over standard operators. ``form="standard"`` asks
-    for the former, ``form="scan"`` for the latter.
+    Where the cell is exactly ONNX's LSTM, GRU or RNN, weights are given, and no output is named but
+    the hidden state, nor formed behind the states, the model holds that operator; else, and in
+    float64, which onnxruntime runs none of them in, a ``Scan`` over standard operators.
+    ``form="standard"`` asks for the former, ``form="scan"`` for the latter.
 
     Raises:
         ArgumentError: a weight that is missing, unknown, or of another shape; a dimension that

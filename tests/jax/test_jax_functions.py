@@ -212,11 +212,16 @@ def test_wrong_names_and_options() -> None:
 
 def test_lengths_out_of_range_are_an_error_of_the_program() -> None:
     cell = function("gru")
-    with pytest.raises(
-        Exception, match=r"gru\.sequence_forward: lengths\[0\] is 4, expected 0 to T = 3"
-    ):
-        call(cell, drawn(cell), lengths=np.array([4, 1])).h.block_until_ready()
-    with pytest.raises(Exception, match=r"lengths\[1\] is -1, expected 0 to T = 3"):
+    error, jitted = (
+        jax.errors.JaxRuntimeError,
+        jax.jit(lambda n: call(cell, drawn(cell), lengths=n)),
+    )
+    for run in (lambda n: call(cell, drawn(cell), lengths=n), jitted):
+        with pytest.raises(
+            error, match=r"gru\.sequence_forward: lengths\[0\] is 4, expected 0 to T = 3"
+        ):
+            run(np.array([4, 1])).h.block_until_ready()
+    with pytest.raises(error, match=r"lengths\[1\] is -1, expected 0 to T = 3"):
         call(cell, drawn(cell), lengths=np.array([3, -1], np.int32)).h.block_until_ready()
 
 

@@ -111,6 +111,7 @@ def test_both_directions_with_weights_as_inputs_from_where_states_start(cell):
 def test_a_cell_is_an_operator_of_onnx_where_it_is_exactly_that(cell, operator):
     model = cellgen.onnx.export(cell, draw(cell).weights)
     assert operators(model) == [operator]
+    assert operators(cellgen.onnx.export(cell, dims=dims_of(cell))) == ["Scan"]
 
 
 def test_the_reset_of_a_gru_stands_where_the_cell_has_it():
