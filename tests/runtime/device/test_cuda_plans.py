@@ -28,6 +28,7 @@ from tests.targets.test_cuda import (
     Lent,
     OnHost,
     emulated,
+    emulated_in,
     inputs,
     lent,
     upstream,
@@ -60,9 +61,9 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
     return counted
 
 
-def unplanned(cell: type[Cell]) -> CudaKernel:
-    """A kernel that has planned nothing yet."""
-    kernel = emulated(cell)
+def unplanned(cell: type[Cell], *elements: str) -> CudaKernel:
+    """A kernel that has planned nothing yet; with elements, compiled for these alone."""
+    kernel = emulated_in(cell, *elements) if elements else emulated(cell)
     for function in kernel.functions.values():
         function._plans = KeptPlans()
     return kernel
@@ -193,7 +194,7 @@ def test_steps_that_count_are_those_of_each_call_and_go_to_its_backward_pass(
 
 @with_cxx
 def test_scalars_are_those_of_each_call(checks: Checks) -> None:
-    kernel, exact = unplanned(AntisymmetricRNN), api.load("antisymmetric_rnn")
+    kernel, exact = unplanned(AntisymmetricRNN, "f64"), api.load("antisymmetric_rnn")
     given, above = inputs(kernel, SHAPE), upstream(kernel, SHAPE)
     call = on_device(kernel, given)
     outputs = [n for n in kernel.sequence_forward._fields if not n.endswith("_last")]
