@@ -85,6 +85,21 @@ PARTS = (
         needs="torch",
     ),
     Part(
+        "stay: tried",
+        "does prefetching, and receiving more at once, pay in an LSTM",
+        (
+            *("device_stay.py", "time", "--cells", "lstm", "--tiers", "device"),
+            *("--dtypes", "bfloat16", "--tries", "none", "prefetch", "wide", "prefetch,wide"),
+        ),
+        needs="torch",
+    ),
+    Part(
+        "stay: both directions",
+        "do two directions at once, in half of the processors each, beat one after the other",
+        ("device_stay.py", "both", "--cells", "lstm,gru"),
+        needs="torch",
+    ),
+    Part(
         "stay: streams",
         "do layers that stay, on several streams and in two processes, ever hold each other up",
         ("device_streams.py",),

@@ -1,13 +1,17 @@
 """Kernels whose blocks stay on a device together: proven, then timed beside cuDNN.
 
     python benchmarks/device_stay.py prove --cells lstm,gru
-    python benchmarks/device_stay.py time --cells lstm
+    python benchmarks/device_stay.py time --cells lstm --tiers device --dtypes bfloat16,float16
+    python benchmarks/device_stay.py time --cells lstm --tiers device --tries none prefetch wide
+    python benchmarks/device_stay.py both --cells lstm,gru
 
 ``prove`` compares each cell that has such kernels with its C kernels in float64: over the device
 and in clusters, of each of ``DTYPES``, forward and back, launched and as a graph with equal bits.
 ``time`` takes the tiers of a cell at the shapes of lab note 14 in turns, and cuDNN's layer of
-PyTorch in each element type beside them. A line of JSON for each record, as it comes; ends with 1
-where one is not ok. ``--emulated`` proves on the CPU.
+PyTorch in each element type beside them; ``--tries`` compiles the kernels once more with switches
+of ``CELLGEN_CUDA_TRY``. ``both`` takes two directions of a layer, one after the other and at once
+in half of the processors each. A line of JSON for each record, as it comes; ends with 1 where one
+is not ok. ``--emulated`` proves on the CPU.
 """
 
 from __future__ import annotations
@@ -16,9 +20,11 @@ import argparse
 import contextlib
 import importlib
 import json
+import os
 import sys
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 from device_proof import BARS, FEW, Record, _compare
 
@@ -29,6 +35,7 @@ from cellgen.pipeline import planned
 from cellgen.runtime.device.cuda_abi import ON_UNITS
 from cellgen.runtime.device.kernel import CudaKernel
 from cellgen.runtime.device.model import EMULATED, EMULATED_CAPABILITY
+from cellgen.runtime.device.nvcc import TRY_VARIABLE
 from cellgen.schedule.device.lower import lower_for_device
 
 FIRST = ("lstm", "gru", "gru_reset_before", "slstm_heads", "lstm_projection", "elman")
@@ -37,6 +44,8 @@ TIERS = ("device", "cluster")
 DTYPES = ("float32", *ON_UNITS)
 PROVEN = ((3, 4, 5, 12), (6, 33, 9, 40))
 """Steps, rows, inputs, units: two octets and a part of a group; five octets and three groups."""
+UNTRIED = "none"
+"""Of ``--tries``: kernels as they are."""
 TIMED = ((512, 16, 1024), (100, 32, 256), (100, 64, 512), (1000, 1, 256))
 """Steps, rows, units: those of lab note 14, and one row."""
 
@@ -96,17 +105,61 @@ def _machine(kernel: CudaKernel, *, emulated: bool) -> Iterator[None]:
 # --- time ----------------------------------------------------------------------------------------
 
 
-def times(names: list[str]) -> Iterator[Record]:
+def times(
+    names: list[str], dtypes: list[str], tiers: list[str], tries: list[str]
+) -> Iterator[Record]:
     """Milliseconds of every tier, forward and with backward, as replays of a graph."""
     speed = importlib.import_module("device_speed")  # needs PyTorch
     device = importlib.import_module("device")._device(False)
-    for name, shape in product(names, TIMED):
-        for dtype in DTYPES:
-            for tier in ("auto", *TIERS):
-                yield _timed(speed, cellgen.load_cuda(name), shape, dtype, tier)
-        if name in ("lstm", "gru"):
-            for dtype in DTYPES:
+    for name in names:
+        kernels = {tried: _tried(name, tried) for tried in tries}
+        for shape, dtype in product(TIMED, dtypes):
+            for tier, tried in product(tiers, tries):
+                yield {"try": tried} | _timed(speed, kernels[tried], shape, dtype, tier)
+            if name in ("lstm", "gru"):
                 yield speed._cudnn(name.upper(), shape, dtype, False, device)
+
+
+def _tried(name: str, tried: str) -> CudaKernel:
+    """The kernel of a cell, compiled with what is tried."""
+    kernel = cellgen.load_cuda(name)
+    if tried == UNTRIED:
+        return kernel
+    kernel = CudaKernel(kernel.interface, kernel.sources)
+    os.environ[TRY_VARIABLE] = tried
+    try:
+        kernel.build()
+    finally:
+        del os.environ[TRY_VARIABLE]
+    return kernel
+
+
+def directions(names: list[str], dtypes: list[str]) -> Iterator[Record]:
+    """Milliseconds of two directions, one after the other and at once, as replays of a graph."""
+    speed = importlib.import_module("device_speed")  # needs PyTorch
+    torch = importlib.import_module("torch")
+    for name, shape, dtype in product(names, TIMED, dtypes):
+        forward = cellgen.load_cuda(name).sequence_forward
+        arrays = {a.name for a in forward.function.arguments if not a.is_scalar}
+        given = speed.drawn(forward.function, speed.sizes_of(shape), getattr(torch, dtype), arrays)
+        side = torch.cuda.Stream()
+
+        def in_turn(forward: Any = forward, given: Any = given) -> None:
+            for reverse in (False, True):
+                forward(**given, reverse=reverse)
+
+        def at_once(forward: Any = forward, given: Any = given, side: Any = side) -> None:
+            here = torch.cuda.current_stream()
+            side.wait_stream(here)
+            forward(**given, tier="half")
+            with torch.cuda.stream(side):
+                forward(**given, reverse=True, tier="half")
+            here.wait_stream(side)
+
+        record: Record = {"who": "cellgen", "cell": name, "shape": shape, "dtype": dtype}
+        for way, call in (("in_turn", in_turn), ("at_once", at_once)):
+            record[f"{way}_graph_ms"] = speed.median_ms(speed.captured(call))
+        yield record
 
 
 def _timed(
@@ -141,15 +194,23 @@ def _timed(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("prove", "time"))
+    parser.add_argument("what", choices=("prove", "time", "both"))
     parser.add_argument("--cells", default="", help="comma-separated; all that stay when left out")
     parser.add_argument("--part", default="1/1", help="of the cells, for example 2/4")
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help="of time and both")
+    parser.add_argument("--tiers", default=",".join(("auto", *TIERS)), help="of time")
+    parser.add_argument("--tries", nargs="+", default=[UNTRIED], help="of time, side by side")
     parser.add_argument("--emulated", action="store_true", help="prove on the CPU")
     options = parser.parse_args()
     number, count = map(int, options.part.split("/"))
     names = (options.cells.split(",") if options.cells else staying())[number - 1 :: count]
-    is_proof = options.what == "prove"
-    records = prove(names, emulated=options.emulated) if is_proof else times(names)
+    dtypes = options.dtypes.split(",")
+    if options.what == "prove":
+        records = prove(names, emulated=options.emulated)
+    elif options.what == "both":
+        records = directions(names, dtypes)
+    else:
+        records = times(names, dtypes, options.tiers.split(","), options.tries)
     wrong = ran = 0
     for record in records:
         print(json.dumps(record), flush=True)

@@ -782,12 +782,40 @@ CELLGEN_CUDA_NAME(gru_forward_persistent)(
     ahead_1 next_1 = read_1(0, my.set);
     for (int64_t step = 0; step < nT; ++step)
     for (int group = my.set; group < my.groups; group += how.sets) {
+        const int64_t top = (int64_t)group * CELLGEN_GROUP;
+        const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
+        const bool works = CELLGEN_WORKS(my, guarded ? step_validity + step * nB + top : nullptr, rows);
         const bool same_step = group + how.sets < my.groups;
         const int64_t step_ahead = same_step ? step : step + 1;
         const int group_ahead = same_step ? group + how.sets : my.set;
         const bool goes_on = step_ahead < nT;
-        const int64_t top = (int64_t)group * CELLGEN_GROUP;
-        const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
+#if CELLGEN_TRY_PREFETCH
+        const int64_t soon = step + CELLGEN_STEPS_AHEAD;
+        if (soon >= 0 && soon < nT) {
+            my.bring(channel_1, soon, group);
+            if (tile_1.is_there) {
+                const int64_t step = soon, row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+                const int64_t unit = tile_1.last;
+                (void)step, (void)row, (void)unit;
+                const cellgen_rows<const real> x_w_z_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH));
+                cellgen_bring(x_w_z_h_prev_rows, row, unit);
+                const cellgen_rows<const real> x_w_r_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+                cellgen_bring(x_w_r_h_prev_rows, row, unit);
+                const cellgen_rows<const real> h_prev_u_n_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+                cellgen_bring(h_prev_u_n_rows, row, unit);
+                const cellgen_rows<const store> b_z_rows = cg_in(args->b_z, nH);
+                cellgen_bring(b_z_rows, 0, unit);
+                const cellgen_rows<const store> b_r_rows = cg_in(args->b_r, nH);
+                cellgen_bring(b_r_rows, 0, unit);
+                const cellgen_rows<const store> b_n_rows = cg_in(args->b_n, nH);
+                cellgen_bring(b_n_rows, 0, unit);
+                const cellgen_rows<const store> c_n_rows = cg_in(args->c_n, nH);
+                cellgen_bring(c_n_rows, 0, unit);
+                const cellgen_rows<const real> x_w_n_rows = cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH));
+                cellgen_bring(x_w_n_rows, row, unit);
+            }
+        }
+#endif
         { /* h_prev @ [u_z, u_r, u_n]
            * z_bar = b_z + x_w_z_h_prev
            * r_bar = b_r + x_w_r_h_prev
@@ -816,9 +844,13 @@ CELLGEN_CUDA_NAME(gru_forward_persistent)(
             const real c_n = next_1.c_n;
             const real x_w_n = next_1.x_w_n;
             cellgen_sums<store, 3> sums;
-            my.receive(channel_1, step, group, tile_1, 0, 1);
-            __syncthreads();
-            sums.add(my, channel_1, held_1_1, tile_1);
+            if (works) {
+                my.receive(channel_1, step, group, tile_1, 0, 1);
+            }
+            __syncthreads(); /* also where nothing came: sums of the group before may still be read */
+            if (works) {
+                sums.add(my, channel_1, held_1_1, tile_1);
+            }
             real sum[3];
             sums.total(my, tile_1, sum);
             if (tile_1.is_there) {
@@ -921,6 +953,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_forward)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(gru_cuda_sequence_forward_args) *given)
 {
     CELLGEN_CUDA_NAME(gru_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    own.tier &= ~CELLGEN_IN_HALF;
     const CELLGEN_CUDA_NAME(gru_cuda_sequence_forward_args) *const args = &own;
     const int64_t how = CELLGEN_CUDA_NAME(gru_cuda_sequence_forward_how)(nT, nB, nI, nH, given);
     const bool guarded = how & CELLGEN_GUARDED;
@@ -996,7 +1029,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_forward)(
     #if CELLGEN_PRECISION == 32
     int64_t lacks = 0; /* nothing, or nothing stays */
     cellgen_together together = {};
-    stays = stays && CELLGEN_CUDA_NAME(gru_forward_persistent_stays)(nT, nB, nI, nH, args->tier, &together, &lacks);
+    stays = stays && CELLGEN_CUDA_NAME(gru_forward_persistent_stays)(nT, nB, nI, nH, given->tier, &together, &lacks);
     if (stays) { /* blocks take rows through all steps together */
         cg_empty_channel(&run, nT + 1, nB, 1, nH, h_told);
         if (together.cluster > 1)
@@ -1340,12 +1373,38 @@ CELLGEN_CUDA_NAME(gru_reverse_persistent)(
     ahead_1 next_1 = read_1(nT - 1, my.set);
     for (int64_t step = nT - 1; step >= 0; --step)
     for (int group = my.set; group < my.groups; group += how.sets) {
+        const int64_t top = (int64_t)group * CELLGEN_GROUP;
+        const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
+        const bool works = CELLGEN_WORKS(my, guarded ? step_validity + step * nB + top : nullptr, rows);
         const bool same_step = group + how.sets < my.groups;
         const int64_t step_ahead = same_step ? step : step - 1;
         const int group_ahead = same_step ? group + how.sets : my.set;
         const bool goes_on = step_ahead >= 0;
-        const int64_t top = (int64_t)group * CELLGEN_GROUP;
-        const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
+#if CELLGEN_TRY_PREFETCH
+        const int64_t soon = step - CELLGEN_STEPS_AHEAD;
+        if (soon >= 0 && soon < nT) {
+            my.bring(channel_1, soon, group);
+            my.bring(channel_2, soon, group);
+            my.bring(channel_3, soon, group);
+            if (tile_1.is_there) {
+                const int64_t step = soon, row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+                const int64_t unit = tile_1.last;
+                (void)step, (void)row, (void)unit;
+                const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
+                cellgen_bring(d_h_rows, row, unit);
+                const cellgen_rows<const store> h_prev_rows = cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row));
+                cellgen_bring(h_prev_rows, row, unit);
+                const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
+                cellgen_bring(z_rows, row, unit);
+                const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
+                cellgen_bring(r_rows, row, unit);
+                const cellgen_rows<const store> s_rows = cg_in(args->s + step * nB * nH, nH);
+                cellgen_bring(s_rows, row, unit);
+                const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
+                cellgen_bring(n_rows, row, unit);
+            }
+        }
+#endif
         { /* d_h_in = d_h + d_h_next
            * d_n = d_h_in * (1 - z)
            * d_n_bar = d_n * (1 - n**2)
@@ -1401,13 +1460,17 @@ CELLGEN_CUDA_NAME(gru_reverse_persistent)(
             const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
             const int64_t unit = tile_1.last;
             cellgen_sums<store, 1> sums;
-            my.receive(channel_1, step, group, tile_1, 0, 3);
-            my.receive(channel_2, step, group, tile_1, 1, 3);
-            my.receive(channel_3, step, group, tile_1, 2, 3);
-            __syncthreads();
-            sums.add(my, channel_1, held_2_1, tile_1);
-            sums.add(my, channel_2, held_2_2, tile_1);
-            sums.add(my, channel_3, held_2_3, tile_1);
+            if (works) {
+                my.receive(channel_1, step, group, tile_1, 0, 3);
+                my.receive(channel_2, step, group, tile_1, 1, 3);
+                my.receive(channel_3, step, group, tile_1, 2, 3);
+            }
+            __syncthreads(); /* also where nothing came: sums of the group before may still be read */
+            if (works) {
+                sums.add(my, channel_1, held_2_1, tile_1);
+                sums.add(my, channel_2, held_2_2, tile_1);
+                sums.add(my, channel_3, held_2_3, tile_1);
+            }
             real sum[1];
             sums.total(my, tile_1, sum);
             if (tile_1.is_there) {
@@ -1518,6 +1581,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_backward)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_args) *given)
 {
     CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    own.tier &= ~CELLGEN_IN_HALF;
     const CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_args) *const args = &own;
     const int64_t how = CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_how)(nT, nB, nI, nH, given);
     const bool guarded = how & CELLGEN_GUARDED;
@@ -1645,7 +1709,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_backward)(
     #if CELLGEN_PRECISION == 32
     int64_t lacks = 0; /* nothing, or nothing stays */
     cellgen_together together = {};
-    stays = stays && CELLGEN_CUDA_NAME(gru_reverse_persistent_stays)(nT, nB, nI, nH, args->tier, &together, &lacks);
+    stays = stays && CELLGEN_CUDA_NAME(gru_reverse_persistent_stays)(nT, nB, nI, nH, given->tier, &together, &lacks);
     if (stays) { /* blocks take rows through all steps together */
         cg_empty_channel(&run, nT + 1, nB, 1, nH, d_s_told);
         cg_empty_channel(&run, nT + 1, nB, 1, nH, d_r_bar_told);

@@ -24,8 +24,10 @@ enum {
     CELLGEN_TIER_FRAGMENTS = 3,
     CELLGEN_TIER_DEVICE = 4,
     CELLGEN_TIER_CLUSTER = 5,
-    CELLGEN_TIER_TOGETHER = 6
+    CELLGEN_TIER_TOGETHER = 6,
+    CELLGEN_TIER_HALF = 262 /* as TOGETHER; what stays takes half of the processors, beside another such call */
 };
+enum { CELLGEN_IN_HALF = 256 };
 /* Whether a call leaves to the host how it runs. */
 inline bool cellgen_leaves_open(int tier)
 {

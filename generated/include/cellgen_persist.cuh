@@ -20,7 +20,22 @@
 #define CELLGEN_PERSIST_CUH
 
 #include "cellgen_cuda_blocks.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_persist_device.cuh"
+
+/* What no device has timed yet; CELLGEN_CUDA_TRY takes it (nvcc.py), and without it code is as if it were not here. */
+#if defined(CELLGEN_TRY_ENDS) /* a group without a valid row receives and multiplies nothing */
+#define CELLGEN_WORKS(my, ...) (my).works(__VA_ARGS__)
+#else
+#define CELLGEN_WORKS(...) true
+#endif
+#if !defined(CELLGEN_TRY_PREFETCH) /* what a step reads is brought into the second cache some steps ahead */
+#define CELLGEN_TRY_PREFETCH 0
+#endif
+#if !defined(CELLGEN_TRY_WIDE) /* a thread receives twice as many pieces at once */
+#define CELLGEN_TRY_WIDE 0
+#endif
+enum { CELLGEN_STEPS_AHEAD = 4 };
 
 enum { CELLGEN_GROUP = 16, CELLGEN_OCTET = 8, CELLGEN_FACTORS = 32, CELLGEN_OCTET_THREADS = 128 };
 enum { CELLGEN_MOST_OCTETS = 4 }; /* of a block: its threads then have 128 registers each; of 3 octets 168, of 2 255 */
@@ -223,6 +238,26 @@ template <typename E, bool in_cluster> struct cellgen_layer {
         return from.sent + ((step * heads + head) * groups + group) * CELLGEN_GROUP * from.factors;
     }
 
+    /* Whether a row of a group is valid at a step; `validity` is that of the group, NULL where all are. Where none
+     * is, sums change nothing that is kept. In a cluster each block is held back by what it receives. */
+    inline __device__ bool works(const unsigned char *validity, int rows) const
+    {
+        if (in_cluster || !validity) return true;
+        int valid = lane < rows && validity[lane] == CELLGEN_VALID;
+        for (int half = 16; half > 0; half /= 2) valid |= __shfl_xor_sync(0xffffffffu, valid, half);
+        return valid != 0;
+    }
+
+    /* Bring the places of a group into the second cache, some lines by each block. */
+    inline __device__ void bring(const cellgen_channel<E> &from, int64_t step, int group) const
+    {
+        if (in_cluster) return;
+        const int lines = CELLGEN_GROUP * from.factors * (int)sizeof(E) / 128;
+        const char *const base = (const char *)(const void *)place(from, step, group);
+        for (int line = rank + (int)threadIdx.x * blocks; line < lines; line += blocks * (int)blockDim.x)
+            cellgen_prefetch(base + (int64_t)line * 128);
+    }
+
     /* Bring what all blocks have published of a group into shared memory: by the warps that have no
      * units, if there are such, while the others still store and read. Where `teams` channels are received at
      * once, warps share them: it is the wait of one. */
@@ -236,7 +271,7 @@ template <typename E, bool in_cluster> struct cellgen_layer {
             ++from.received;
             return;
         }
-        enum { at_once = 4 };
+        enum { at_once = CELLGEN_TRY_WIDE ? 8 : 4 };
         const int all = (int)blockDim.x / 32, of_units = own.each * CELLGEN_OCTET_THREADS / 32;
         const int before = all > of_units ? of_units : 0, receiving = all - before, mine = warp - before;
         if (teams > receiving) teams = receiving;
@@ -302,6 +337,12 @@ template <typename E, bool in_cluster> struct cellgen_layer {
         else __syncthreads();
     }
 };
+
+/* Bring a number of an octet of units into the second cache, where it is there. */
+template <typename E> inline __device__ void cellgen_bring(cellgen_rows<E> rows, int64_t row, int64_t unit)
+{
+    if (rows.at && unit % CELLGEN_OCTET == 0) cellgen_prefetch(rows.at + row * rows.stride + unit);
+}
 
 /* Numbers of all slots, side by side: read and written at once. */
 template <int slots> struct alignas(slots % 4 == 0 ? 16 : slots % 2 == 0 ? 8 : 4) cellgen_slots {

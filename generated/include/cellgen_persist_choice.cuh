@@ -194,12 +194,15 @@ inline bool cellgen_choose_together(
     int tier, const cellgen_layer_size &layer, double others, const S &shared, const W &weights,
     K on_device, K in_cluster, cellgen_together *chosen, int64_t *lacks)
 {
+    const bool in_half = tier & CELLGEN_IN_HALF;
+    tier &= ~CELLGEN_IN_HALF;
     const bool asked = cellgen_asks_to_stay(tier);
     if (!CELLGEN_HAS_PIECES || (!asked && tier != CELLGEN_TIER_TOGETHER)) return false;
     if (layer.steps < (asked ? 1 : CELLGEN_FEWEST_STEPS) || layer.rows == 0 || layer.heads == 0
         || layer.octets == 0)
         return false;
-    const cellgen_device_size device;
+    cellgen_device_size device;
+    if (in_half) device.processors /= 2; /* two such launches have room at once, or one waits for the other */
     if (device.error != cudaSuccess || (!asked && cellgen_refusal_of(device.number))) return false;
     cellgen_together by_device = {}, by_cluster = {};
     double device_ns = 0, cluster_ns = 0;

@@ -871,12 +871,40 @@ CELLGEN_CUDA_NAME(lstm_forward_persistent)(
     ahead_1 next_1 = read_1(0, my.set);
     for (int64_t step = 0; step < nT; ++step)
     for (int group = my.set; group < my.groups; group += how.sets) {
+        const int64_t top = (int64_t)group * CELLGEN_GROUP;
+        const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
+        const bool works = CELLGEN_WORKS(my, guarded ? step_validity + step * nB + top : nullptr, rows);
         const bool same_step = group + how.sets < my.groups;
         const int64_t step_ahead = same_step ? step : step + 1;
         const int group_ahead = same_step ? group + how.sets : my.set;
         const bool goes_on = step_ahead < nT;
-        const int64_t top = (int64_t)group * CELLGEN_GROUP;
-        const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
+#if CELLGEN_TRY_PREFETCH
+        const int64_t soon = step + CELLGEN_STEPS_AHEAD;
+        if (soon >= 0 && soon < nT) {
+            my.bring(channel_1, soon, group);
+            if (tile_1.is_there) {
+                const int64_t step = soon, row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+                const int64_t unit = tile_1.last;
+                (void)step, (void)row, (void)unit;
+                const cellgen_rows<const real> x_w_i_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH));
+                cellgen_bring(x_w_i_h_prev_rows, row, unit);
+                const cellgen_rows<const real> x_w_f_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH));
+                cellgen_bring(x_w_f_h_prev_rows, row, unit);
+                const cellgen_rows<const real> x_w_g_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+                cellgen_bring(x_w_g_h_prev_rows, row, unit);
+                const cellgen_rows<const real> x_w_o_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+                cellgen_bring(x_w_o_h_prev_rows, row, unit);
+                const cellgen_rows<const store> b_i_rows = cg_in(args->b_i, nH);
+                cellgen_bring(b_i_rows, 0, unit);
+                const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
+                cellgen_bring(b_f_rows, 0, unit);
+                const cellgen_rows<const store> b_g_rows = cg_in(args->b_g, nH);
+                cellgen_bring(b_g_rows, 0, unit);
+                const cellgen_rows<const store> b_o_rows = cg_in(args->b_o, nH);
+                cellgen_bring(b_o_rows, 0, unit);
+            }
+        }
+#endif
         { /* h_prev @ [u_i, u_f, u_g, u_o]
            * i_bar = b_i + x_w_i_h_prev
            * f_bar = b_f + x_w_f_h_prev
@@ -908,9 +936,13 @@ CELLGEN_CUDA_NAME(lstm_forward_persistent)(
             const real b_g = next_1.b_g;
             const real b_o = next_1.b_o;
             cellgen_sums<store, 4> sums;
-            my.receive(channel_1, step, group, tile_1, 0, 1);
-            __syncthreads();
-            sums.add(my, channel_1, held_1_1, tile_1);
+            if (works) {
+                my.receive(channel_1, step, group, tile_1, 0, 1);
+            }
+            __syncthreads(); /* also where nothing came: sums of the group before may still be read */
+            if (works) {
+                sums.add(my, channel_1, held_1_1, tile_1);
+            }
             real sum[4];
             sums.total(my, tile_1, sum);
             if (tile_1.is_there) {
@@ -1029,6 +1061,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward_args) *given)
 {
     CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    own.tier &= ~CELLGEN_IN_HALF;
     const CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward_args) *const args = &own;
     const int64_t how = CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward_how)(nT, nB, nI, nH, given);
     const bool guarded = how & CELLGEN_GUARDED;
@@ -1123,7 +1156,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward)(
     #if CELLGEN_PRECISION == 32
     int64_t lacks = 0; /* nothing, or nothing stays */
     cellgen_together together = {};
-    stays = stays && CELLGEN_CUDA_NAME(lstm_forward_persistent_stays)(nT, nB, nI, nH, args->tier, &together, &lacks);
+    stays = stays && CELLGEN_CUDA_NAME(lstm_forward_persistent_stays)(nT, nB, nI, nH, given->tier, &together, &lacks);
     if (stays) { /* blocks take rows through all steps together */
         cg_empty_channel(&run, nT + 1, nB, 1, nH, h_told);
         if (together.cluster > 1)
@@ -1523,12 +1556,43 @@ CELLGEN_CUDA_NAME(lstm_reverse_persistent)(
     ahead_1 next_1 = read_1(nT - 1, my.set);
     for (int64_t step = nT - 1; step >= 0; --step)
     for (int group = my.set; group < my.groups; group += how.sets) {
+        const int64_t top = (int64_t)group * CELLGEN_GROUP;
+        const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
+        const bool works = CELLGEN_WORKS(my, guarded ? step_validity + step * nB + top : nullptr, rows);
         const bool same_step = group + how.sets < my.groups;
         const int64_t step_ahead = same_step ? step : step - 1;
         const int group_ahead = same_step ? group + how.sets : my.set;
         const bool goes_on = step_ahead >= 0;
-        const int64_t top = (int64_t)group * CELLGEN_GROUP;
-        const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
+#if CELLGEN_TRY_PREFETCH
+        const int64_t soon = step - CELLGEN_STEPS_AHEAD;
+        if (soon >= 0 && soon < nT) {
+            my.bring(channel_1, soon, group);
+            my.bring(channel_2, soon, group);
+            my.bring(channel_3, soon, group);
+            my.bring(channel_4, soon, group);
+            if (tile_1.is_there) {
+                const int64_t step = soon, row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+                const int64_t unit = tile_1.last;
+                (void)step, (void)row, (void)unit;
+                const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
+                cellgen_bring(d_h_rows, row, unit);
+                const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row);
+                cellgen_bring(d_c_rows, row, unit);
+                const cellgen_rows<const store> c_prev_rows = cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row));
+                cellgen_bring(c_prev_rows, row, unit);
+                const cellgen_rows<const store> i_rows = cg_in(args->i + step * nB * nH, nH);
+                cellgen_bring(i_rows, row, unit);
+                const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
+                cellgen_bring(f_rows, row, unit);
+                const cellgen_rows<const store> g_rows = cg_in(args->g + step * nB * nH, nH);
+                cellgen_bring(g_rows, row, unit);
+                const cellgen_rows<const store> o_rows = cg_in(args->o + step * nB * nH, nH);
+                cellgen_bring(o_rows, row, unit);
+                const cellgen_rows<const store> c_rows = cg_in(args->c + step * c_step, c_row);
+                cellgen_bring(c_rows, row, unit);
+            }
+        }
+#endif
         { /* d_h_in = d_h + d_h_next
            * d_c_in = d_c + d_c_next
            * d_tanh_c = d_h_in * o
@@ -1596,15 +1660,19 @@ CELLGEN_CUDA_NAME(lstm_reverse_persistent)(
             const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
             const int64_t unit = tile_1.last;
             cellgen_sums<store, 1> sums;
-            my.receive(channel_1, step, group, tile_1, 0, 4);
-            my.receive(channel_2, step, group, tile_1, 1, 4);
-            my.receive(channel_3, step, group, tile_1, 2, 4);
-            my.receive(channel_4, step, group, tile_1, 3, 4);
-            __syncthreads();
-            sums.add(my, channel_1, held_2_1, tile_1);
-            sums.add(my, channel_2, held_2_2, tile_1);
-            sums.add(my, channel_3, held_2_3, tile_1);
-            sums.add(my, channel_4, held_2_4, tile_1);
+            if (works) {
+                my.receive(channel_1, step, group, tile_1, 0, 4);
+                my.receive(channel_2, step, group, tile_1, 1, 4);
+                my.receive(channel_3, step, group, tile_1, 2, 4);
+                my.receive(channel_4, step, group, tile_1, 3, 4);
+            }
+            __syncthreads(); /* also where nothing came: sums of the group before may still be read */
+            if (works) {
+                sums.add(my, channel_1, held_2_1, tile_1);
+                sums.add(my, channel_2, held_2_2, tile_1);
+                sums.add(my, channel_3, held_2_3, tile_1);
+                sums.add(my, channel_4, held_2_4, tile_1);
+            }
             real sum[1];
             sums.total(my, tile_1, sum);
             if (tile_1.is_there) {
@@ -1734,6 +1802,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward_args) *given)
 {
     CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    own.tier &= ~CELLGEN_IN_HALF;
     const CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward_args) *const args = &own;
     const int64_t how = CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward_how)(nT, nB, nI, nH, given);
     const bool guarded = how & CELLGEN_GUARDED;
@@ -1897,7 +1966,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward)(
     #if CELLGEN_PRECISION == 32
     int64_t lacks = 0; /* nothing, or nothing stays */
     cellgen_together together = {};
-    stays = stays && CELLGEN_CUDA_NAME(lstm_reverse_persistent_stays)(nT, nB, nI, nH, args->tier, &together, &lacks);
+    stays = stays && CELLGEN_CUDA_NAME(lstm_reverse_persistent_stays)(nT, nB, nI, nH, given->tier, &together, &lacks);
     if (stays) { /* blocks take rows through all steps together */
         cg_empty_channel(&run, nT + 1, nB, 1, nH, d_o_bar_told);
         cg_empty_channel(&run, nT + 1, nB, 1, nH, d_g_bar_told);

@@ -493,6 +493,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward_args) *given)
 {
     CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    own.tier &= ~CELLGEN_IN_HALF;
     const CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward_args) *const args = &own;
     const int64_t how = CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward_how)(nT, nB, nI, nH, given);
     const bool guarded = how & CELLGEN_GUARDED;
@@ -784,6 +785,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward_args) *given)
 {
     CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    own.tier &= ~CELLGEN_IN_HALF;
     const CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward_args) *const args = &own;
     const int64_t how = CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward_how)(nT, nB, nI, nH, given);
     const bool guarded = how & CELLGEN_GUARDED;

@@ -2268,6 +2268,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward_args) *given)
 {
     CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    own.tier &= ~CELLGEN_IN_HALF;
     const CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward_args) *const args = &own;
     const int64_t how = CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward_how)(nT, nB, nI, nN, nD, nK, given);
     const bool guarded = how & CELLGEN_GUARDED;
@@ -3799,6 +3800,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_args) *given)
 {
     CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    own.tier &= ~CELLGEN_IN_HALF;
     const CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_args) *const args = &own;
     const int64_t how = CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_how)(nT, nB, nI, nN, nD, nK, given);
     const bool guarded = how & CELLGEN_GUARDED;

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 
@@ -40,7 +40,7 @@ from cellgen.runtime.abi import axis_length
 from cellgen.runtime.device import nvcc, packing
 from cellgen.runtime.device.halves import INSTANCE
 from cellgen.runtime.device.kernel import CudaKernel
-from cellgen.runtime.device.model import DEVICES, EMULATED, choices
+from cellgen.runtime.device.model import DEVICES, EMULATED, Together, choices
 from cellgen.runtime.device.settings import TIERS
 from cellgen.runtime.paths import include_folder
 from cellgen.schedule.device.lower import lower_for_device
@@ -67,6 +67,8 @@ from tests.targets.test_cuda import (
 )
 
 CHOICE = "cellgen_persist_choice.cuh"
+MULTIPLIED = 4
+"""The count of products of fragments, of ``cellgen_emulation_count``."""
 SMALL, GROUPS, CLUSTER = (3, 4, 5, 7), (2, 20, 3, 33), (3, 4, 5, 12)
 """One octet of units and a part of a group of rows; several octets and two groups; two octets."""
 ERRORS = {"float32": 1e-5, "bfloat16": 0.06, "float16": 0.0075}
@@ -345,6 +347,108 @@ def test_steps_that_are_masked_and_states_that_begin_anew_agree(
                 for name, right in exact.items():
                     allowed = max(ERRORS[dtype], 2 * relative(steps[name], right))
                     assert relative(found[name], right) <= allowed, (seed, dtype, tier, name)
+
+
+# --- what no device has timed ---------------------------------------------------------------------
+
+
+def tried(cell: type[Cell], named: str, *elements: str) -> CudaKernel:
+    """A kernel that is compiled with what ``CELLGEN_CUDA_TRY`` names."""
+    kernel = emulated_in(cell, *elements)
+    kernel = CudaKernel(kernel.interface, kernel.sources, emulated=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(nvcc.TRY_VARIABLE, named)
+        kernel.build()
+    return kernel
+
+
+def run_over(
+    cell: type[Cell], kernel: CudaKernel, dtype: str, tier: str, **options: object
+) -> tuple[dict[str, np.ndarray], int]:
+    """Results of 8 steps of two groups of rows, and how many products of fragments they took."""
+    shape, device = (8, 20, 3, 9), OnHost(kernel, dtype)
+    given, count = inputs(kernel, shape), kernel.library().lib.cellgen_emulation_count
+    before = count(MULTIPLIED)
+    result = device.sequence_forward(**given, **options, save=True, tier=tier)
+    outputs = {str(v.name): getattr(result, str(v.name)) for v in cell.definition.outputs}
+    call = {**given, **outputs, **upstream(kernel, shape)}
+    gradients = device.sequence_backward(**call, saved=result.saved, tier=tier)
+    found = {name: getattr(result, name) for name in result._fields if name != "saved"}
+    return {**found, **gradients._asdict()}, count(MULTIPLIED) - before
+
+
+@with_cxx
+@pytest.mark.parametrize("cell", [Elman, pytest.param(GRUResetBefore, marks=pytest.mark.slow)])
+def test_a_group_without_a_valid_row_multiplies_nothing(cell: type[Cell]) -> None:
+    """Once its lengths have ended, before they begin in reverse, and where a mask has none."""
+    elements = ("f32", "bf16")
+    kernel, other = emulated_in(cell, *elements), tried(cell, "ends", *elements)
+    lengths = np.array([0, 1, *[2] * 14, 8, 8, 5, 3])
+    mask = np.ones((8, 20), bool)
+    mask[3, 16:] = mask[4, 17:] = False
+    cases = (
+        ({"lengths": lengths}, 10),
+        ({"lengths": lengths, "reverse": True}, 10),
+        ({"lengths": lengths, "mask": mask}, 9),
+        ({}, 16),
+    )
+    with machine(kernel), machine(other):
+        for dtype, (options, groups) in product(("float32", "bfloat16"), cases):
+            right, all_of_them = run_over(cell, kernel, dtype, "device", **options)
+            found, fewer = run_over(cell, other, dtype, "device", **options)
+            assert fewer * 16 == all_of_them * groups, options
+            for name, expected in right.items():
+                np.testing.assert_array_equal(found[name], expected, f"{dtype} {name}")
+
+
+@with_cxx
+def test_what_is_brought_and_received_otherwise_has_the_same_bits() -> None:
+    kernel, other = emulated_in(Elman, "bf16"), tried(Elman, "prefetch,wide", "bf16")
+    with machine(kernel), machine(other):
+        for tier in ("device", "cluster"):
+            shape = (3, 4, 5, 12) if tier == "cluster" else GROUPS
+            right = run(Elman, kernel, shape, "bfloat16", tier)
+            found = run(Elman, other, shape, "bfloat16", tier)
+            for name, expected in right.items():
+                np.testing.assert_array_equal(found[name], expected, f"{tier} {name}")
+
+
+def test_what_cannot_be_tried_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(nvcc.TRY_VARIABLE, "wide,ends")
+    assert nvcc.trials() == ("-DCELLGEN_TRY_ENDS=1", "-DCELLGEN_TRY_WIDE=1")
+    headers = (include_folder() / "cellgen_persist.cuh").read_text()
+    assert all(f"CELLGEN_TRY_{name.upper()}" in headers for name in nvcc.TRIALS)
+    monkeypatch.setenv(nvcc.TRY_VARIABLE, "ends,fast")
+    with pytest.raises(BuildError, match="CELLGEN_CUDA_TRY names fast, expected some of ends, pre"):
+        nvcc.trials()
+
+
+@with_cxx
+def test_two_directions_in_half_of_the_processors_each_have_the_bits_of_one_after_the_other() -> (
+    None
+):
+    """Each is told of half of them, so that both have room at once; else one waits."""
+    kernel = staying()
+    arrays = inputs(kernel, (9, 33, 5, 12))
+    given = {name: kernel.array(array, dtype="float32") for name, array in arrays.items()}
+    forward, lib = kernel.sequence_forward, kernel.library().lib
+    figures = kernel.library().ffi.new("double[]", len(fields(Together)))
+
+    def run_in(tier: str, stream: int, **options: object) -> tuple[np.ndarray, int]:
+        found = forward(**given, **options, tier=tier, stream=stream, graph=False).h.numpy()
+        assert lib.cellgen_emulation_told_together(figures, len(figures)) == len(figures)
+        told = Together(*figures)
+        assert told.way == 1
+        return found, int(told.blocks * told.heads * told.sets)
+
+    with machine(kernel, processors=8):
+        ways = ({"reverse": False}, {"reverse": True})
+        one = [run_in("half", 0, **way) for way in ways]
+        both = [run_in("half", number, **way) for number, way in enumerate(ways, start=1)]
+        whole = [run_in("together", 0, **way) for way in ways]
+    for (right, _), (found, blocks), (_, all_blocks) in zip(one, both, whole, strict=True):
+        np.testing.assert_array_equal(found, right)
+        assert blocks <= 4 < all_blocks <= 8
 
 
 # --- where it does not run -----------------------------------------------------------------------

@@ -100,8 +100,9 @@ class CudaFunction:
         in one launch whose blocks share the layer and wait for each other, ``"auto"`` as the cost
         models of ``cellgen_persist_choice.cuh`` and ``cellgen_cuda_tiers.cuh`` choose between all;
         with CELLGEN_PERSISTENT=0 in the environment between the first three, where ``"together"``
-        means all nevertheless. Only compute capability 9.0 has constants for ``"device"`` and
-        ``"cluster"``: elsewhere they are taken where a call says so.
+        means all nevertheless, and ``"half"`` the same in half of the processors. Only compute
+        capability 9.0 has constants for ``"device"`` and ``"cluster"``: elsewhere they are taken
+        where a call says so.
 
         ``graph`` says whether a function over time replays its launches as a CUDA graph: True
         always, False never, None from the second call on with the same arrays. Into a stream that

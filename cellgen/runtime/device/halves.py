@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -118,11 +118,12 @@ class ImageEntry:
 
 @dataclass(frozen=True)
 class Halves:
-    """The two halves of one cell."""
+    """The two halves of one cell; ``tried`` are flags of what is named to be tried."""
 
     sources: SourceFiles
     interface: Interface
     emulated: bool = False
+    tried: tuple[str, ...] = field(default_factory=nvcc.trials)
 
     def build(self) -> Built:
         """Find the host's half in the cache, or compile and publish it.
@@ -134,7 +135,7 @@ class Halves:
         host = nvcc.cxx(may_recall=True)
         # linked, so that what proofs ask of the emulation is asked of this library
         linked = ("-Wl,--no-as-needed", str(self.driver())) if self.emulated else ()
-        made, cached = self._library("host", _of_host(host, compiler), nvcc.HOST, linked)
+        made, cached = self._library("host", self._of_host(host, compiler), nvcc.HOST, linked)
         if compiler is not None:
             remembered.keep(remembered.CXX, host.facts, is_new=not cached)
             remembered.keep_release(remembered.NVRTC, compiler.facts, is_new=not cached)
@@ -148,6 +149,18 @@ class Halves:
         compiler = nvcc.Compiler(command, found.version)
         return self._library("driver", compiler, nvcc.EMULATOR)[0]
 
+    def _of_host(self, host: nvcc.Compiler, compiler: nvrtc.Nvrtc | None) -> nvcc.Compiler:
+        """What compiles the host's half beside a release of NVRTC; None: in the emulation.
+
+        A library has its images: what is tried has a library of its own.
+        """
+        toolkit = EMULATED_TOOLKIT if compiler is None else compiler.toolkit
+        flags = (*HOST_FLAGS, f"-DCELLGEN_TOOLKIT={toolkit}", *self.tried)
+        return nvcc.Compiler((*host.command, *flags), host.version)
+
+    def _flags(self, part: ImagePart) -> tuple[str, ...]:
+        return (*part.flags, *self.tried) if part.stays else part.flags
+
     def _known(self) -> tuple[nvrtc.Nvrtc, ...]:
         """NVRTC, or the releases that the cache remembers, those first that it has a host half of.
 
@@ -157,7 +170,7 @@ class Halves:
         if len(known) == 1:
             return known
         host = nvcc.cxx(may_recall=True)
-        halves = {one: self._library_entry("host", _of_host(host, one), ()) for one in known}
+        halves = {one: self._library_entry("host", self._of_host(host, one), ()) for one in known}
         return tuple(sorted(known, key=lambda one: cache.find(halves[one]) is None))
 
     def _library_entry(self, kind: str, found: nvcc.Compiler, linked: tuple[str, ...]) -> str:
@@ -240,7 +253,7 @@ class Halves:
                 which = f"{part.function} of {name}" if part.function else name
                 stay = " whose blocks stay on a device" if part.stays else ""
                 raise compiler.lacking(f"kernels of {which} in {dtype}{stay}", arch)
-            image = compiler.compiled(name, text, headers, arch, part.flags)
+            image = compiler.compiled(name, text, headers, arch, self._flags(part))
             (place / produced).write_bytes(image)
             return produced
 
@@ -257,7 +270,7 @@ class Halves:
         suffix, name = CUDA_STORES[PLACES[dtype]].suffix, f"{self.sources.name}.cu"
         headers = self._headers()
         text = _of_element(headers[name], name, suffix)
-        said = f"{compiler} {arch} {' '.join(part.flags)} {dtype}"
+        said = f"{compiler} {arch} {' '.join(self._flags(part))} {dtype}"
         key = self._key("nvrtc", said, (name, text), *headers.items())
         return ImageEntry(f"{self.sources.name}_{suffix}_{arch}-{key}", text, headers)
 
@@ -284,12 +297,6 @@ def _named() -> str:
     """The architecture that a user named; of nvcc's "native", none: it is the device's."""
     named = os.environ.get(nvcc.ARCHITECTURE_VARIABLE, "")
     return "" if named == "native" else named
-
-
-def _of_host(host: nvcc.Compiler, compiler: nvrtc.Nvrtc | None) -> nvcc.Compiler:
-    """What compiles the host's half beside a release of NVRTC; None: in the emulation."""
-    toolkit = EMULATED_TOOLKIT if compiler is None else compiler.toolkit
-    return nvcc.Compiler((*host.command, *HOST_FLAGS, f"-DCELLGEN_TOOLKIT={toolkit}"), host.version)
 
 
 def _of_element(text: str, name: str, suffix: str) -> str:

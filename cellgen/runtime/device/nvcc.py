@@ -48,6 +48,10 @@ EMULATION_FLAGS = (
     "-fPIC",
     "-shared",
 )
+TRY_VARIABLE = "CELLGEN_CUDA_TRY"
+TRIALS = ("ends", "prefetch", "wide")
+"""What kernels that stay on a device may be compiled with, and no device has timed yet: switches of
+``cellgen_persist.cuh``."""
 FIX = (
     f"install the CUDA toolkit, or `pip install 'cellgen-compiler[cuda]'`, or name a compiler: "
     f"{VARIABLE}=/path/to/nvcc"
@@ -130,7 +134,20 @@ def compiler(*, may_recall: bool = False) -> Compiler:
             f"installed wheels; {FIX}",
             code="build.nvcc",
         )
-    return Compiler((path, *FLAGS, f"-arch={_target()}", *_wheel_flags(path)), _version(path, TOOL))
+    flags = (*FLAGS, f"-arch={_target()}", *trials(), *_wheel_flags(path))
+    return Compiler((path, *flags), _version(path, TOOL))
+
+
+def trials() -> tuple[str, ...]:
+    """The switches that are named to be tried, as flags. Raises BuildError: one is unknown."""
+    named = [name for name in os.environ.get(TRY_VARIABLE, "").split(",") if name]
+    if unknown := sorted(set(named).difference(TRIALS)):
+        raise BuildError(
+            f"{TRY_VARIABLE} names {', '.join(unknown)}, expected some of {', '.join(TRIALS)}; "
+            f"correct or unset it",
+            code="build.nvcc",
+        )
+    return tuple(f"-DCELLGEN_TRY_{name.upper()}=1" for name in TRIALS if name in named)
 
 
 def _target() -> str:
@@ -170,7 +187,7 @@ def oldest() -> int:
 def emulator() -> Compiler:
     """Find a C++ compiler for the emulation. Raises BuildError when there is none."""
     found = cxx()
-    return Compiler((*found.command, *EMULATION_FLAGS), found.version)
+    return Compiler((*found.command, *EMULATION_FLAGS, *trials()), found.version)
 
 
 def cxx(*, may_recall: bool = False) -> Compiler:

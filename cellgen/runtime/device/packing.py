@@ -94,7 +94,7 @@ class ArgumentStruct:
             words[places[0]], words[places[1]] = workspace, on
             return int(call(*lengths, args))
 
-        is_open = values[self.starts["tier"]] == TIERS["together"]
+        is_open = values[self.starts["tier"]] in (TIERS["together"], TIERS["half"])
         waits = is_open and needed & STAYS != 0
         return Launch(where, key, device, stream, size, run, waits)
 

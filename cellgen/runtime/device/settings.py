@@ -35,6 +35,7 @@ TIERS = {
     "device": 4,
     "cluster": 5,
     "together": 6,
+    "half": 262,
 }
 PERSISTENT = "CELLGEN_PERSISTENT"
 """Set to 0, ``auto`` takes no kernels whose blocks stay on a device; else it means ``together``."""

@@ -57,7 +57,7 @@ def staying(
         "int64_t lacks = 0; /* nothing, or nothing stays */",
         "cellgen_together together = {};",
         f"stays = stays && {words.of_type(persistent.name + '_stays')}"
-        f"({', '.join(persistent.dims)}, args->tier, &together, &lacks);",
+        f"({', '.join(persistent.dims)}, given->tier, &together, &lacks);",
         "if (stays) { /* blocks take rows through all steps together */",
         *emptied,
         "    if (together.cluster > 1)",
