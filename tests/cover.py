@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TypeVar
 
@@ -102,6 +102,12 @@ def each_of(
         )
         for cell in cells
     ]
+
+
+def each_time(names: Sequence[Name], every: Iterable[Name]) -> list[Name | ParameterSet]:
+    """Every one of them as a parameter; all but ``names`` with the slow tests alone."""
+    slow = pytest.mark.slow
+    return [name if name in names else pytest.param(name, marks=slow) for name in every]
 
 
 def _counts(cell: type[Cell]) -> Traits:

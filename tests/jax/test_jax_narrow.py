@@ -11,16 +11,11 @@ import pytest
 
 import cellgen
 from cellgen.errors import ArgumentError
+from tests.cover import each_time
+from tests.doors.narrow import CELLS, MASK, OPTIONS, SIZES, cell_of, of_backward
 from tests.jax.arrays import SHIPPED, call, drawn, function
 
 DTYPES = ("bfloat16", "float16")
-SEVERAL = ("elman", "gru", "sru")
-CELLS = [
-    name if name in SEVERAL else pytest.param(name, marks=pytest.mark.slow) for name in SHIPPED
-]
-SIZES = {"T": 40, "B": 3}
-MASK = np.random.default_rng(0).random((40, 3)) > 0.3
-TABLES = {"lengths": np.array([40, 7, 23]), "mask": MASK, "reset": np.roll(MASK, 3, 0)}
 
 
 def narrow(name: str, dtype: str, **sizes: int) -> dict[str, np.ndarray]:
@@ -53,10 +48,9 @@ def as_the_kernel_does(name: str, given: dict[str, np.ndarray], how: dict[str, A
 
     known = {**plain, **run._asdict(), f"d_{first}": up}
     read = [a.name for a in kernel.sequence_backward.function.arguments if not a.saved]
-    back = {n: v for n, v in how.items() if n == "products"}
     kept = {} if run.saved.run.checkpoint else {n: known[n] for n in read if n in run._fields}
     given_back = {n: known[n] for n in read if n in known and n not in run._fields} | kept
-    expected = kernel.sequence_backward(**given_back, saved=run.saved, **back)
+    expected = kernel.sequence_backward(**given_back, saved=run.saved, **of_backward(how))
     for found, gradients in (both(given), jax.jit(both)(given)):
         for field, array in found._asdict().items():
             if array is not None:
@@ -68,25 +62,14 @@ def as_the_kernel_does(name: str, given: dict[str, np.ndarray], how: dict[str, A
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", each_time(CELLS, SHIPPED))
 def test_results_are_those_of_the_kernels_own_calls(name: str, dtype: str) -> None:
     as_the_kernel_does(name, narrow(name, dtype), {"mask": MASK})
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {**TABLES, "reverse": True},
-        {"checkpoint": 6},
-        {"checkpoint": 6, "mask": MASK, "reverse": True},
-        {"products": "full", "mask": MASK, "zero_output_for_mask": True},
-        {"memory_limit": 9_000},
-        {"outputs": ("c",), "checkpoint": 6},
-    ],
-    ids=lambda how: "-".join(how),
-)
+@pytest.mark.parametrize("how", OPTIONS, ids="-".join)
 def test_options_mean_what_they_mean_to_the_kernel(how: dict[str, Any]) -> None:
-    name = "sru" if "outputs" in how else "lstm"
+    name = cell_of(how)
     as_the_kernel_does(name, narrow(name, "bfloat16"), how)
 
 

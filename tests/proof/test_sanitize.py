@@ -18,6 +18,7 @@ from cellgen.runtime.build.driver import compiled
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.paths import generated_folder, include_folder
 from tests.conftest import Contexts
+from tests.cover import each_time
 from tests.drive import INTERPOSED, DriveError, Driver
 from tests.sanitize import ENVIRONMENT
 
@@ -94,10 +95,7 @@ def test_kernels_allocate_nothing_and_stay_within_their_arrays(cell, tmp_path):
 
 @pytest.mark.parametrize(
     "mistake",
-    [
-        name if name == FOUND_EACH_TIME else pytest.param(name, marks=pytest.mark.slow)
-        for name in MISTAKES
-    ],
+    each_time((FOUND_EACH_TIME,), MISTAKES),
 )
 def test_mistakes_in_the_driver_are_found(mistake, tmp_path):
     flags, file, right, wrong, message = MISTAKES[mistake]

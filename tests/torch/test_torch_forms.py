@@ -27,6 +27,7 @@ from cellgen import (  # noqa: E402
 )
 from cellgen.errors import ArgumentError, DerivationError  # noqa: E402
 from cellgen.torch.functional import CellFunction  # noqa: E402
+from tests.cover import each_time  # noqa: E402
 from tests.program.test_chunk_programs import OWN  # noqa: E402
 from tests.torch.drawn import drawn  # noqa: E402
 
@@ -42,10 +43,7 @@ CHUNKS = (
 SCANS = ("lru", "min_gru", "min_gru_log", "min_lstm", "qrnn", "rg_lru", "hawk", "s5")
 QUICK = ("gated_delta_net", "mlstm", "rwkv7", "rwkv4", "s5")
 """An erased read; a scan, then a memory and a column of it; keys that decay; a delay; pairs."""
-CELLS = [
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-    for name in (*CHUNKS, *SCANS)
-]
+CELLS = each_time(QUICK, (*CHUNKS, *SCANS))
 STEPS, ROWS, LENGTH = 21, 3, 8
 """No multiple of a chunk."""
 BAR = 1e-12

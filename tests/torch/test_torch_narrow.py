@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,18 @@ import cellgen.torch  # noqa: E402
 from cellgen.frameworks.shown import ON_TENSORS  # noqa: E402
 from cellgen.runtime.numbers import as_numbers  # noqa: E402
 from cellgen.torch import operators, schemas  # noqa: E402
-from tests.torch.drawn import SEVERAL, SHIPPED, drawn, function  # noqa: E402
+from tests.cover import each_time  # noqa: E402
+from tests.doors.by_torch import tensors  # noqa: E402
+from tests.doors.narrow import (  # noqa: E402
+    CELLS,
+    MASK,
+    OPTIONS,
+    SIZES,
+    TABLES,
+    cell_of,
+    of_backward,
+)
+from tests.torch.drawn import SHIPPED, drawn, function  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, of itself
@@ -28,11 +40,6 @@ FORWARD = getattr(torch.ops.cellgen.forward, schemas.OVERLOAD)
 BACKWARD = getattr(torch.ops.cellgen.backward, schemas.OVERLOAD)
 USUAL = ([], 0, *as_numbers(ON_TENSORS))
 DTYPES = (torch.bfloat16, torch.float16)
-MASK = torch.rand(40, 3, generator=torch.Generator().manual_seed(0)) > 0.3
-TABLES = {"lengths": torch.tensor([40, 7, 23]), "mask": MASK, "reset": MASK.roll(3, 0)}
-CELLS = [
-    name if name in SEVERAL else pytest.param(name, marks=pytest.mark.slow) for name in SHIPPED
-]
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +51,7 @@ def fresh(graphs_of_this_run: None) -> None:
 def narrow(name: str, dtype: torch.dtype, **sizes: int) -> dict[str, torch.Tensor]:
     """Tensors of a call in 16 bits; what learns requires a gradient."""
     cell = function(name)
-    made = drawn(cell, learns=False, dtype=torch.float32, **({"T": 40, "B": 3} | sizes))
+    made = drawn(cell, learns=False, dtype=torch.float32, **(SIZES | sizes))
     learns = {cell.names[place] for place in cell.layout.learns}
     return {n: tensor.to(dtype).requires_grad_(n in learns) for n, tensor in made.items()}
 
@@ -56,26 +63,28 @@ def assert_same(found: torch.Tensor, wanted: torch.Tensor, name: str) -> None:
 
 
 def as_the_kernel_does(
-    name: str, given: dict[str, torch.Tensor], how: dict[str, Any], back: dict[str, Any]
+    name: str, given: dict[str, torch.Tensor], options: Mapping[str, Any]
 ) -> None:
     """A forward and a backward pass beside the kernel's own functions on the same tensors."""
-    kernel, cell = cellgen.load(name), function(name)
+    kernel, cell, how = cellgen.load(name), function(name), tensors(options)
     plain = {n: tensor.detach() for n, tensor in given.items()}
     scalars = {n: float(t) for n, t in plain.items() if t.dim() == 0}
     plain = {n: tensor for n, tensor in plain.items() if n not in scalars}
     run = kernel.sequence_forward(**plain, **scalars, save=True, **how)
     found = cell(**given, **how)
-    for field in found._fields:
-        assert_same(getattr(found, field), getattr(run, field), field)
-    assert_same(cell(**plain, **scalars, **how)[0], run[0], "without a graph")
-    first = found._fields[0]
-    up = torch.randn(found[0].shape).to(found[0].dtype)
+    shown = {field: value for field, value in found._asdict().items() if value is not None}
+    for field, value in shown.items():
+        assert_same(value, getattr(run, field), field)
+    first, value = next(iter(shown.items()))
+    alone = getattr(cell(**plain, **scalars, **how), first)
+    assert_same(alone, getattr(run, first), "without a graph")
+    up = torch.randn(value.shape).to(value.dtype)
     learning = [n for n, tensor in given.items() if tensor.requires_grad]
-    gradients = torch.autograd.grad(found[0], [given[n] for n in learning], up)
+    gradients = torch.autograd.grad(value, [given[n] for n in learning], up)
     known = {**plain, **scalars, **run._asdict(), f"d_{first}": up}
     wanted = [a.name for a in kernel.sequence_backward.function.arguments if not a.saved]
-    known = {n: known[n] for n in wanted if n in known}
-    expected = kernel.sequence_backward(**known, saved=run.saved, **back)
+    known = {n: known[n] for n in wanted if known.get(n) is not None}
+    expected = kernel.sequence_backward(**known, saved=run.saved, **of_backward(how))
     for n, gradient in zip(learning, gradients, strict=True):
         of_scalar = given[n].dim() == 0
         truth = getattr(expected, f"d_{n}")
@@ -86,24 +95,15 @@ def as_the_kernel_does(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", each_time(CELLS, SHIPPED))
 def test_results_are_those_of_the_kernels_own_calls(name: str, dtype: torch.dtype) -> None:
-    as_the_kernel_does(name, narrow(name, dtype), {"mask": MASK}, {})
+    as_the_kernel_does(name, narrow(name, dtype), {"mask": MASK})
 
 
-@pytest.mark.parametrize(
-    ("how", "back"),
-    [
-        ({**TABLES, "reverse": True}, {}),
-        ({"checkpoint": 6}, {}),
-        ({"checkpoint": 6, "mask": MASK, "reverse": True}, {}),
-        ({"products": "full", "zero_output_for_mask": True, "mask": MASK}, {"products": "full"}),
-        ({"memory_limit": 9_000}, {}),
-    ],
-    ids=lambda how: "-".join(how),
-)
-def test_options_mean_what_they_mean_to_the_kernel(how: dict, back: dict) -> None:
-    as_the_kernel_does("lstm", narrow("lstm", torch.bfloat16), how, back)
+@pytest.mark.parametrize("how", OPTIONS, ids="-".join)
+def test_options_mean_what_they_mean_to_the_kernel(how: dict[str, Any]) -> None:
+    name = cell_of(how)
+    as_the_kernel_does(name, narrow(name, torch.bfloat16), how)
 
 
 def test_a_part_of_the_outputs_and_other_strides() -> None:
@@ -113,7 +113,8 @@ def test_a_part_of_the_outputs_and_other_strides() -> None:
     plain["x"] = plain["x"].transpose(0, 1).contiguous().transpose(0, 1)
     plain["w_f"] = plain["w_f"].T.contiguous().T
     plain["h_prev"] = plain["h_prev"].expand_as(plain["h_prev"])
-    for how in ({"every": 7}, {"last_only": True, "mask": MASK}, {"outputs": ("c",)}):
+    for options in ({"every": 7}, {"last_only": True, "mask": MASK}, {"outputs": ("c",)}):
+        how = tensors(options)
         found, wanted = cell(**plain, **how), kernel.sequence_forward(**plain, **how)
         for field in set(found._fields) & set(wanted._fields):
             if getattr(found, field) is not None and getattr(wanted, field) is not None:
@@ -124,12 +125,12 @@ def test_a_part_of_the_outputs_and_other_strides() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", each_time(CELLS, SHIPPED))
 def test_operators_in_python_give_the_same(name: str, dtype: torch.dtype) -> None:
     theta = [tensor.detach() for tensor in narrow(name, dtype).values()]
     scalars = [*function(name).scalars.values()]
     segments = as_numbers(replace(ON_TENSORS, checkpoint=6))
-    for options in (USUAL, ([*TABLES.values()], 7, *segments)):
+    for options in (USUAL, ([*tensors(TABLES).values()], 7, *segments)):
         found = FORWARD(name, theta, scalars, True, *options)
         wanted = operators._forward(name, theta, scalars, True, *options)
         fake = operators._forward_shapes(name, theta, scalars, True, *options)

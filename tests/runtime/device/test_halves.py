@@ -24,6 +24,7 @@ from cellgen.runtime.device.kernel import CudaKernel
 from cellgen.runtime.device.library import DeviceLibrary
 from cellgen.runtime.device.model import EMULATED, EMULATED_CAPABILITY
 from cellgen.runtime.results import Results
+from tests.cover import each_time
 from tests.targets.test_cuda import in_elements
 
 DIMS = {"T": 4, "B": 3, "I": 5, "H": 12}
@@ -86,7 +87,7 @@ def arrays(results: Results) -> dict[str, np.ndarray]:
 @with_cxx
 @pytest.mark.parametrize(
     "dtype",
-    [n if n in ("float32", "bfloat16") else pytest.param(n, marks=pytest.mark.slow) for n in TIERS],
+    each_time(("float32", "bfloat16"), TIERS),
 )
 @pytest.mark.parametrize("cell", [Elman, pytest.param(SLSTMHeads, marks=pytest.mark.slow)])
 def test_the_hosts_half_launches_what_the_whole_does(cell: type[Cell], dtype: str) -> None:
@@ -368,9 +369,7 @@ def test_what_nvrtc_says_is_in_the_error(tmp_path: Path, monkeypatch: pytest.Mon
 
 @with_cxx
 @with_nvrtc
-@pytest.mark.parametrize(
-    "cell", [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in SHIPPED], ids=str
-)
+@pytest.mark.parametrize("cell", each_time(QUICK, SHIPPED), ids=str)
 @pytest.mark.parametrize("capability", [90, pytest.param(80, marks=pytest.mark.slow)])
 def test_images_have_every_kernel_that_the_host_knows(
     cell: type[Cell], capability: int, tmp_path: Path
