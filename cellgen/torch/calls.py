@@ -28,7 +28,7 @@ def run_forward(
 ) -> Sequence[Tensor]:
     """Call the operator: with tables that there are, and which those are."""
     if call.cut is not None:
-        return run_segments(call, call.cut, tables, theta, save=save)
+        return run_segments(call, call.cut, tables, theta, save=save, forward=run_forward)
     tensors, present = _present(tables)
     if not tensors and torch.compiler.is_exporting():  # AOTInductor makes None of an empty list
         tensors = [theta[0]]
@@ -43,7 +43,7 @@ def run_below(
 ) -> Sequence[Tensor]:
     """The same where torch only runs it: below autograd, with what does not change kept."""
     if call.cut is not None:
-        return run_segments(call, call.cut, tables, theta, save=save)
+        return run_segments(call, call.cut, tables, theta, save=save, forward=run_forward)
     lengths, mask, reset = tables
     direct = call.direct
     if direct is not None and lengths is None and mask is None and reset is None and is_quiet():

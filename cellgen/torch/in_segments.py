@@ -16,7 +16,9 @@ from cellgen.frameworks.segments import in_segments, refuse_narrow
 from cellgen.runtime.call.segments import Segmentation
 from cellgen.runtime.call.stored import element_name
 from cellgen.runtime.options import SEGMENTS, with_tables
+from cellgen.torch.devices import PLACES
 from cellgen.torch.errors import TensorError
+from cellgen.torch.segments_on_device import Forward, run_segments_on_device
 
 if TYPE_CHECKING:
     from cellgen.torch.calls import Tables
@@ -30,18 +32,25 @@ def run_segments(
     theta: Sequence[Tensor],
     *,
     save: bool,
+    forward: Forward,
 ) -> list[Tensor]:
-    """Compute all steps; outputs, then what is saved, if it is. Raises TensorError."""
+    """Compute all steps; outputs, then what is saved, if it is. Raises KindError, TensorError.
+
+    ``forward`` calls the operator, which runs segments as rows on a device.
+    """
     layout = call.layout(tables)
     sizes = layout.check(theta)
     layout.check_steps(sizes, theta[0], *tables)
     where, device = layout.where, theta[0].device
-    if device.type != "cpu":
+    place = PLACES.get(device.type)
+    if place is None or device.type == "meta":
         raise TensorError(
             f"{where}: parallel is {SEGMENTS!r} and the tensors are on {device}, expected tensors "
-            f"of the CPU, whose kernels read rows of any strides; move them, or leave parallel out"
+            f"of the CPU or of CUDA; move them, or leave parallel out"
         )
     refuse_narrow(where, element_name(theta[0].dtype))
+    if not place.reads:
+        return run_segments_on_device(call, cut, tables, theta, save=save, forward=forward)
     arrays: dict[str, object] = {
         item.name: float(tensor) if item.is_scalar else tensor.detach().numpy()
         for item, tensor in zip(layout.theta, theta, strict=True)

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 import cellgen.torch  # noqa: E402
 from cellgen.errors import ArgumentError  # noqa: E402
 from cellgen.torch.errors import KindError, TensorError  # noqa: E402
+from tests.torch.emulated import emulated_device  # noqa: E402
 
 pytestmark = [  # torch's own, of jit and of what it compiles
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -55,7 +56,9 @@ def test_tensors_of_16_bits_are_refused_with_the_reason() -> None:
 
 def test_tensors_without_values_are_refused_by_their_device() -> None:
     given = {name: tensor.to("meta") for name, tensor in tensors("elman").items()}
-    with pytest.raises(TensorError, match="the tensors are on meta, expected tensors of the CPU"):
+    with pytest.raises(
+        TensorError, match="the tensors are on meta, expected tensors of the CPU or of"
+    ):
         cellgen.torch.function("elman")(**given, **SEGMENTS)
 
 
@@ -128,3 +131,28 @@ def test_layers_in_both_directions_run_in_segments(packed: bool) -> None:
     assert torch.equal(last, states)
     with pytest.raises(ArgumentError, match="mask is given"):
         layer(torch.randn(12, 2, 3), mask=torch.ones(12, 2, dtype=torch.bool), **SEGMENTS)
+
+
+@pytest.mark.parametrize("cell", ["ind_rnn", "min_gru", "elman"])
+def test_on_a_device_segments_are_rows_of_its_kernels(cell: str) -> None:
+    """The emulation of CUDA: outputs and gradients have the bits of its steps, and a tail too."""
+    run, given = cellgen.torch.function(cell), tensors(cell)
+    with emulated_device():
+        for how in ({"segments": 4, "sweeps": 9}, {"segments": 5, "sweeps": 1}, {"segments": 12}):
+            found = []
+            for options in ({}, {"parallel": "segments", **how}):
+                leaves = {n: tensor.clone().requires_grad_() for n, tensor in given.items()}
+                outputs = run(**leaves, **options)
+                sum(one.square().sum() for one in outputs).backward()
+                found.append([*outputs, *(leaf.grad for leaf in leaves.values())])
+            assert all(torch.equal(a, b) for a, b in zip(*found, strict=True)), how
+
+
+def test_on_a_device_a_tolerance_ends_sooner_and_options_of_rows_are_refused() -> None:
+    run, given = cellgen.torch.function("min_gru"), tensors("min_gru")
+    with emulated_device():
+        near = run(**given, **SEGMENTS, tolerance=1e-3).h
+        torch.testing.assert_close(near, run(**given).h, atol=1e-2, rtol=0)
+        for name, value in (("reverse", True), ("lengths", torch.tensor([12, 3]))):
+            with pytest.raises(KindError, match=f"{name} is given, and tensors are on a device"):
+                run(**given, **SEGMENTS, **{name: value})
