@@ -1575,9 +1575,10 @@ def test_no_compiler_is_said_with_the_remedy(
 
 @with_nvcc
 def test_no_driver_is_said_and_the_process_stays_usable() -> None:
+    """By the library that ``test_build_compiles_for_cuda_and_says_what_it_did`` builds, too."""
     if Path("/dev/nvidiactl").exists():
         pytest.skip("there is a driver")
-    kernel = in_elements(api.load_cuda("elman"), "f32")
+    kernel = api.load_cuda("elman")
     for _ in range(2):
         with pytest.raises(DeviceError, match=r"elman: .*CUDA error \d+, .*driver"):
             kernel.devices()
