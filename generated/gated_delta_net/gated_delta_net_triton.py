@@ -1167,6 +1167,7 @@ def s_prepare(
     X_0_0 = _dot(s_erase_key, tl.trans(s_key), ACC, PRECISION) * decay_before
     M_0_0 = s_erase[:, None] * X_0_0
     I_0_0 = _inverse(M_0_0, BT, ACC, PRECISION)
+    s_scale = _numbers(s_scale_p, first, step, valid, ACC)
     seen_0 = s_erase_key * far_before[:, None]
     if KNOWN:
         columns = tl.arange(0, BT)
@@ -1178,14 +1179,13 @@ def s_prepare(
     for begin in range(0, V, BV):
         cv = begin + tl.arange(0, BV)
         s_added_0 = _rows(s_value_p, first, step, cv, V, valid)
-        s_added_0 = (s_added_0 * _numbers(s_scale_p, first, step, valid, ACC)[:, None]).to(DT)
         Y_0 = tl.zeros([BT, BV], ACC)
         if KNOWN:
             S = _tile(s_states_p, tl.cast(start // BT, tl.int64) * step + rh, ck, cv, K, V).to(DT)
             if RESETS:
                 S = _cleared(S, ACC)
             Y_0 += _dot(seen_0.to(DT), S, ACC, PRECISION)
-        fresh_0 = s_added_0.to(ACC) - s_erase[:, None] * Y_0
+        fresh_0 = s_added_0 * s_scale[:, None] - s_erase[:, None] * Y_0
         added = _dot(I_0_0.to(DT), fresh_0.to(DT), ACC, PRECISION)
         _put_rows(s_added_0_p, first, step, cv, V, inside, added)
 
@@ -1532,26 +1532,28 @@ def s_gradients(
     _put_rows(d_s_query_p, first, step, ck, K, inside, d_Q)
     own += Q_d_Q
     Z_0 = Z_0_S * far_before[:, None]
-    d_A_0_0 = d_A_0_0 * decay_before
-    d_X = _dot(d_A_0_0.to(DT), s_key, ACC, PRECISION)
-    Z_0 += d_X
     s_erase = _numbers(s_erase_p, first, step, valid, ACC)
+    c_a_0_0 = (s_erase[:, None] * s_erase_key).to(DT)
+    earlier -= c_a_0_0 * Z_0
+    d_A_0_0 = d_A_0_0 * decay_before
+    Z = _dot(d_A_0_0.to(DT), s_key, ACC, PRECISION)
+    d_X, Y_d_Y = Z, c_a_0_0 * Z
+    earlier -= Y_d_Y
+    Z_0 += d_X
     d_s_erase = -tl.sum(s_erase_key * Z_0, 1)
     _put_numbers(d_s_erase_p, tl.cast(block, tl.int64) * T * step + first, step, inside, d_s_erase)
     d_A_0 = -s_erase[:, None] * Z_0
     _put_rows(d_s_erase_key_p, first, step, ck, K, inside, d_A_0)
-    earlier += s_erase_key * d_A_0
     d_L = k_0_S * to_end[:, None]
     to_end_of += s_key * d_L
     d_X = _dot(tl.trans(d_P_0_0).to(DT), s_query, ACC, PRECISION)
     d_X, Y_d_Y = d_X, s_key * d_X
     own -= Y_d_Y
     d_L += d_X
-    d_A = -s_erase[:, None] * d_A_0_0
-    d_X = _dot(tl.trans(d_A).to(DT), s_erase_key, ACC, PRECISION)
+    d_X = _dot(tl.trans(d_A_0_0).to(DT), c_a_0_0, ACC, PRECISION)
     d_X, Y_d_Y = d_X, s_key * d_X
-    own -= Y_d_Y
-    d_L += d_X
+    own += Y_d_Y
+    d_L -= d_X
     _put_rows(d_s_key_p, first, step, ck, K, inside, d_L)
     every, own, late = tl.sum(own + earlier, 1), tl.sum(own, 1), tl.sum(to_end_of, 1)
     d_g = own - tl.cumsum(every, 0) + tl.sum(every, 0)

@@ -1045,20 +1045,20 @@ def c_scan(
             S_in = _cleared(S_in, ACC)
             unfit_X = tl.max(tl.where(_fit(X_in, ACC), 0, 1), 0)
             X_in = _cleared(X_in, ACC)
+        c_scale = _numbers(c_scale_p, first, step, valid, ACC)
         c_added_0 = _rows(c_value_p, first, step, cv, V, valid)
-        c_added_0 = (c_added_0 * _numbers(c_scale_p, first, step, valid, ACC)[:, None]).to(DT)
         n_value = _numbers(n_value_p, first, step, valid, ACC)
         if READS:
             c_query = _rows(c_query_p, first, step, ck, K, valid)
             c_read = _dot(c_query, S_in, ACC, PRECISION) * far_after[:, None]
-            P = (_dot(c_query, tl.trans(c_key), ACC, PRECISION) * decay_after).to(DT)
+            P = (_dot(c_query, tl.trans(c_key), ACC, PRECISION) * decay_after * c_scale[None, :]).to(DT)
             c_read += _dot(P, c_added_0, ACC, PRECISION)
             if RESETS:
                 lost = (untouched[:, None] > 0.5) & (unfit[None, :] > 0)
                 c_read = tl.where(lost, float("nan"), c_read)
             _put_rows(c_read_p, first, step, cv, V, inside, c_read)
             seen = c_query * far_after[:, None]
-            n_read = tl.sum(P.to(ACC) * n_value[None, :], 1) + tl.sum(seen * X_in[None, :], 1)
+            n_read = tl.sum(P.to(ACC), 1) + tl.sum(seen * X_in[None, :], 1)
             if RESETS:
                 n_read = tl.where((untouched > 0.5) & (unfit_X > 0), float("nan"), n_read)
             if is_first:
@@ -1066,7 +1066,7 @@ def c_scan(
         S *= whole
         if RESETS:
             S = tl.where(through > 0.5, S, 0.0)
-        S += _dot(tl.trans((c_key * to_end[:, None]).to(DT)), c_added_0, ACC, PRECISION)
+        S += _dot(tl.trans((c_key * to_end[:, None] * c_scale[:, None]).to(DT)), c_added_0, ACC, PRECISION)
         X *= whole
         if RESETS:
             X = tl.where(through > 0.5, X, 0.0)
@@ -1135,18 +1135,18 @@ def c_outputs(
         unfit_X = tl.max(tl.where(_fit(X_in, ACC), 0, 1), 0)
         X_in = _cleared(X_in, ACC)
     n_value = _numbers(n_value_p, first, step, valid, ACC)
+    c_scale = _numbers(c_scale_p, first, step, valid, ACC)
     c_added_0 = _rows(c_value_p, first, step, cv, V, valid)
-    c_added_0 = (c_added_0 * _numbers(c_scale_p, first, step, valid, ACC)[:, None]).to(DT)
     c_query = _rows(c_query_p, first, step, ck, K, valid)
     c_read = _dot(c_query, S_in, ACC, PRECISION) * far_after[:, None]
-    P = (_dot(c_query, tl.trans(c_key), ACC, PRECISION) * decay_after).to(DT)
+    P = (_dot(c_query, tl.trans(c_key), ACC, PRECISION) * decay_after * c_scale[None, :]).to(DT)
     c_read += _dot(P, c_added_0, ACC, PRECISION)
     if RESETS:
         lost = (untouched[:, None] > 0.5) & (unfit[None, :] > 0)
         c_read = tl.where(lost, float("nan"), c_read)
     _put_rows(c_read_p, first, step, cv, V, inside, c_read)
     seen = c_query * far_after[:, None]
-    n_read = tl.sum(P.to(ACC) * n_value[None, :], 1) + tl.sum(seen * X_in[None, :], 1)
+    n_read = tl.sum(P.to(ACC), 1) + tl.sum(seen * X_in[None, :], 1)
     if RESETS:
         n_read = tl.where((untouched > 0.5) & (unfit_X > 0), float("nan"), n_read)
     if is_first:
@@ -1322,11 +1322,13 @@ def c_gradients(
             q_0_S += _dot(rest, tl.trans(S), ACC, PRECISION)
         q_0_S += _dot(d_c_read, tl.trans(S), ACC, PRECISION)
         c_added_0 = _rows(c_value_p, first, step, cv, V, valid)
-        c_added_0 = (c_added_0 * _numbers(c_scale_p, first, step, valid, ACC)[:, None]).to(DT)
         k_0_S += _dot(c_added_0, tl.trans(d_S).to(DT), ACC, PRECISION)
         d_P_0_0 += _dot(d_c_read, tl.trans(c_added_0), ACC, PRECISION)
         if DT != ACC:
             d_P_0_0 += _dot(rest, tl.trans(c_added_0), ACC, PRECISION)
+    c_scale = _numbers(c_scale_p, first, step, valid, ACC)
+    k_0_S *= c_scale[:, None]
+    d_P_0_0 *= c_scale[None, :]
     X = tl.load(n_states_p + slot * K + ck, mask=ck < K, other=0.0).to(ACC)
     if RESETS:
         X = _cleared(X, ACC)

@@ -118,7 +118,11 @@ class MemoryRun:
         return arrays
 
     def _agree(self, arrays: Arrays) -> None:
-        """Erased reads and the keys of their updates point the same way."""
+        """Erased reads and the keys of their updates point the same way; a column that a matrix is
+        scaled by has the numbers of the scale."""
+        if self.column is not None and self.column.layer.is_scale:
+            value, scale = self.column.layer.updates[0].value, self.memory.updates[0].scale
+            arrays[str(value)] = arrays[str(scale)].copy()
         for update in self.memory.updates:
             for read in update.erased:
                 arrays[str(update.key)] = arrays[str(self.memory.erasers[read])].copy()

@@ -26,9 +26,12 @@ many values is rounded before what is held is taken of it, it is 3.6 and more th
 
 
 def lost(
-    name: str, steps: int, draw: int, resets: bool, patch: pytest.MonkeyPatch
+    name: str, steps: int, draw: int | None, resets: bool, patch: pytest.MonkeyPatch
 ) -> dict[str, float]:
-    """What kernels lose of each result, in parts of what rounding of arguments costs."""
+    """What kernels lose of each result, in parts of what rounding of arguments costs.
+
+    Of one kind of draws, or where it is None of those that a first use compares.
+    """
     seen: list[dict[str, tuple[float, float]]] = []
     compared = first_use._compared
 
@@ -45,9 +48,10 @@ def lost(
     patch.setattr(first_use, "STEPS", steps)
     patch.setattr(first_use, "ROWS", 1)
     patch.setattr(first_use, "_like", lambda size, fewer: fewer)
-    own = first_use._drawn
-    patch.setattr(first_use, "_drawn", lambda *args: own(*args[:-1], draw == 1))
-    patch.setattr(first_use, "SHIFTS", first_use.SHIFTS[draw : draw + 1])
+    if draw is not None:
+        own = first_use._drawn
+        patch.setattr(first_use, "_drawn", lambda *args: own(*args[:-1], draw == 1))
+        patch.setattr(first_use, "SHIFTS", first_use.SHIFTS[draw : draw + 1])
     patch.setattr(first_use, "FLOORS", dict.fromkeys(first_use.FLOORS, 0.0))
     patch.setattr(first_use, "_compared", kept)
     first_use._proved.cache_clear()
@@ -77,10 +81,19 @@ def test_sums_that_differences_are_taken_of_are_not_rounded(
 
 
 def test_what_reaches_a_query_by_a_quotient_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What reaches it by the numerator and by the denominator all but cancels: 1.8 and 1.7 times
-    what rounding of arguments costs are lost of its bias and weight here, and 3.3 of what is read;
-    where the numerator, what reaches it or scores of the numerator alone are rounded, it is 8.9 and
-    8.0 of bias and weight."""
+    """What reaches it by the numerator and by the denominator all but cancels: 1.9 times what
+    rounding of arguments costs is lost of its bias and weight here, and 1.7 of what is read; where
+    the numerator, what reaches it or scores of the numerator alone are rounded, it is 8.9 and 8.0
+    of bias and weight, and 3.3 of what is read where values are rounded once more by their gate."""
     found = lost("mlstm_sigmoid", 100, 0, False, monkeypatch)
-    assert max(found["d_b_q"], found["d_w_q"]) <= 3.0, found
-    assert found["h"] <= 4.0, found
+    assert max(found["d_b_q"], found["d_w_q"], found["h"]) <= 3.0, found
+
+
+def test_what_reaches_a_decay_is_not_lost_where_keys_are_erased(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of each pair of steps a read and a key that it erases hand the same to decays that lie on
+    the way of neither: 1.0 times what rounding of arguments costs is lost, and 4.0 where what they
+    hand on is rounded apart."""
+    found = lost("gated_delta_net", SIZES["T"], None, False, monkeypatch)
+    assert max(found["d_a_log"], found["d_b_a"]) <= 2.0, found

@@ -173,21 +173,23 @@ def _beside(layers: list[Layer | Refusal], streams: Streams) -> list[Layer | Ref
     That is by equality of expressions, views looked through.
     """
 
+    def written(stream: Value | None) -> Expr | None:
+        return stream and streams.looked_through(streams.definitions[stream].expression)
+
     def facts(memory: Memory) -> tuple[object, ...] | None:
         if len(memory.updates) != 1 or memory.erasers or len(memory.readouts) != 1:
             return None
-        of = [memory.log_decay, memory.updates[0].key, memory.readouts[0].query]
-        written = [v and streams.looked_through(streams.definitions[v].expression) for v in of]
-        return (memory.decay, memory.readouts[0].after, *written)
+        of = (memory.log_decay, memory.updates[0].key, memory.readouts[0].query)
+        return (memory.decay, memory.readouts[0].after, *map(written, of))
 
-    wide = {
-        facts(one): one.state
-        for one in layers
-        if isinstance(one, Memory) and one.value_axis is not None
-    }
-    return [
-        replace(one, beside=wide.get(facts(one)))
-        if isinstance(one, Memory) and one.value_axis is None and facts(one) is not None
-        else one
-        for one in layers
-    ]
+    def placed(one: Layer | Refusal) -> Layer | Refusal:
+        if not isinstance(one, Memory) or one.value_axis is not None or facts(one) not in wide:
+            return one
+        matrix = wide[facts(one)]
+        scale, value = matrix.updates[0].scale, one.updates[0].value
+        is_scale = scale is not None and written(scale) == written(value)
+        return replace(one, beside=matrix.state, is_scale=is_scale)
+
+    matrices = (one for one in layers if isinstance(one, Memory) and one.value_axis is not None)
+    wide = {facts(one): one for one in matrices if facts(one) is not None}
+    return [placed(one) for one in layers]

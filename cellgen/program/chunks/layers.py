@@ -126,7 +126,7 @@ class Memory:
     ``log_decay`` is the logarithm of the decay, formed without one where the equations allow, and
     ``bound`` what it is proven not to fall below at a step. ``positive`` are weights or inputs that
     are decays: a call checks that they are not negative. ``beside`` is the memory of whose matrix
-    this vector is one more column.
+    this vector is one more column; ``is_scale``: whose values that matrix scales its own by.
     """
 
     state: Value
@@ -142,6 +142,7 @@ class Memory:
     readouts: tuple[Readout, ...]
     positive: tuple[Value, ...] = ()
     beside: Value | None = None
+    is_scale: bool = False
 
     @property
     def states(self) -> tuple[Value, ...]:

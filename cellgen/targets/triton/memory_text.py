@@ -30,6 +30,11 @@ class UpdateText:
     added: str
     held: str
 
+    @property
+    def is_scaled(self) -> bool:
+        """Whether what is added is a value, that others multiply by a scale."""
+        return bool(self.scale) and not self.erased
+
 
 @dataclass(frozen=True)
 class ReadoutText:
@@ -48,9 +53,13 @@ class ReadoutText:
 
 @dataclass(frozen=True)
 class ColumnText:
-    """A vector that is one more column of a memory."""
+    """A vector that is one more column of a memory.
+
+    ``is_scale``: that its value is the scale of the matrix.
+    """
 
     value: str
+    is_scale: bool
     read: str
     first: str
     last: str
@@ -222,6 +231,7 @@ def _column(column: Memory, named: Naming) -> ColumnText:
     name = str(column.next)
     return ColumnText(
         named(str(value)),
+        column.is_scale,
         named(str(column.readouts[0].value)),
         named(f"{column.state}.first"),
         _last(name, named),
