@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.segments import WARM, Segmentation
-from cellgen.runtime.options import SEGMENTS
+from cellgen.runtime.options import BY_ROW, FORWARD, OF_OPTIONS, SEGMENTS
 from cellgen.torch.devices import is_capturing
 from cellgen.torch.errors import KindError
 
@@ -29,19 +29,17 @@ if TYPE_CHECKING:
 Forward: TypeAlias = Callable[..., Sequence[Tensor]]
 WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
 """Integers that have the bits of a type."""
+OF_FORWARD = [o for o in OF_OPTIONS if o.on_device and FORWARD in o.functions]
+"""What a call of a device may say of its forward pass: nothing of it, where time is cut."""
+BY_ROWS = [o.name for o in OF_FORWARD if o.kind == BY_ROW]
 
 
 def refuse_on_device(call: Call, tables: Tables, device: torch.device) -> None:
     """Refuse what rows that are cut alike cannot have. Raises KindError."""
-    options = call.options
-    stated = {
-        **dict(zip(("lengths", "mask", "reset"), (t is not None for t in tables), strict=True)),
-        "reverse": bool(options.reverse),
-        "batch_first": bool(options.batch_first),
-        "last_only": bool(options.last_only),
-    }
-    for name, is_stated in stated.items():
-        if is_stated:
+    given = dict(zip(BY_ROWS, tables, strict=True))
+    for option in OF_FORWARD:
+        name = option.name
+        if given.get(name, getattr(call.options, name)) != option.default:
             raise KindError(
                 f"{call.known.layout.where}: parallel is {SEGMENTS!r} and {name} is given, and "
                 f"tensors are on a device, where all rows are cut alike; leave {name} out, or "

@@ -153,6 +153,10 @@ def test_on_a_device_a_tolerance_ends_sooner_and_options_of_rows_are_refused() -
     with emulated_device():
         near = run(**given, **SEGMENTS, tolerance=1e-3).h
         torch.testing.assert_close(near, run(**given).h, atol=1e-2, rtol=0)
-        for name, value in (("reverse", True), ("lengths", torch.tensor([12, 3]))):
+        last, alone = (run(**given, **how, last_only=True) for how in ({}, SEGMENTS))
+        assert torch.equal(last.h_last, alone.h_last)
+        stated = {"reverse": True, "lengths": torch.tensor([12, 3]), "batch_first": True}
+        by_row = given | {"x": given["x"].transpose(0, 1)}
+        for name, value in stated.items():
             with pytest.raises(KindError, match=f"{name} is given, and tensors are on a device"):
-                run(**given, **SEGMENTS, **{name: value})
+                run(**(by_row if name == "batch_first" else given), **SEGMENTS, **{name: value})
