@@ -82,7 +82,7 @@ class _Cut:
         total, rows = self.theta[0].shape[:2]
         count = cut.count(total, max((one.numel() for one in first), default=1))
         steps = total // count
-        if count < 2 or not first:
+        if count < 2 or not first or rows == 0:
             return list(self._run(0, total, 1, first))
         firsts, results, exact = self._converge(cut, count, steps, first)
         if exact < count:  # the rest follows from the last segment that is right to the bit

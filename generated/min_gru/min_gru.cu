@@ -426,7 +426,7 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_forward_stream)(
     const real b_n = cg_load(b_n_rows, 0, unit);
     real x_w_z_ahead[2][8];
     real x_w_n_ahead[2][8];
-    for (int64_t past = -8; past < nT; past += 8) {
+    for (int64_t past = nT > 0 ? -8 : 0; past < nT; past += 8) {
         CELLGEN_UNROLL
         for (int ahead = 0; ahead < 8; ++ahead) {
             const int64_t step = cellgen_earlier(past + 8 + ahead, nT - 1);
@@ -699,7 +699,7 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_reverse_stream)(
     real h_prev_ahead[2][4];
     real z_ahead[2][4];
     real n_bar_ahead[2][4];
-    for (int64_t past = -4; past < nT; past += 4) {
+    for (int64_t past = nT > 0 ? -4 : 0; past < nT; past += 4) {
         CELLGEN_UNROLL
         for (int ahead = 0; ahead < 4; ++ahead) {
             const int64_t step = nT - 1 - cellgen_earlier(past + 4 + ahead, nT - 1);

@@ -85,6 +85,18 @@ def test_packed_sequences_of_a_device(layer: torch.nn.Module) -> None:
         torch.testing.assert_close(layer(pack)[0].data, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("cell", ["min_gru", "qrnn"])
+def test_a_pass_of_no_steps_reads_nothing_over_time(cell: str) -> None:
+    """A tensor without elements is nowhere: a stream that reads ahead would end the process."""
+    run = cellgen.torch.function(cell)
+    sizes = dict.fromkeys(run.layout.dims, 3) | {"T": 0, "B": 2}
+    given = {i.name: torch.ones(run.layout.shape(i.name, sizes)) for i in run.layout.theta}
+    state = given["c_prev" if cell == "qrnn" else "h_prev"].requires_grad_()
+    with emulated_device():
+        (given["x"].requires_grad_().sum() + sum(one.sum() for one in run(**given))).backward()
+    assert torch.equal(state.grad, torch.ones_like(state))
+
+
 def test_only_wanted_gradients_come_back_and_empty_batches_pass() -> None:
     cell = function("elman")
     tensors = drawn(cell, dtype=torch.float32)

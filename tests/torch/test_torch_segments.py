@@ -153,10 +153,17 @@ def test_on_a_device_a_tolerance_ends_sooner_and_options_of_rows_are_refused() -
     with emulated_device():
         near = run(**given, **SEGMENTS, tolerance=1e-3).h
         torch.testing.assert_close(near, run(**given).h, atol=1e-2, rtol=0)
-        last, alone = (run(**given, **how, last_only=True) for how in ({}, SEGMENTS))
-        assert torch.equal(last.h_last, alone.h_last)
-        stated = {"reverse": True, "lengths": torch.tensor([12, 3]), "batch_first": True}
-        by_row = given | {"x": given["x"].transpose(0, 1)}
-        for name, value in stated.items():
+        for shown in ({"last_only": True}, {"batch_first": True, "x": given["x"].transpose(0, 1)}):
+            whole, cut = (run(**{**given, **shown, **how}) for how in ({}, SEGMENTS))
+            assert all(torch.equal(a, b) for a, b in zip(whole, cut, strict=True) if a is not None)
+        for name, value in (("reverse", True), ("lengths", torch.tensor([12, 3]))):
             with pytest.raises(KindError, match=f"{name} is given, and tensors are on a device"):
-                run(**(by_row if name == "batch_first" else given), **SEGMENTS, **{name: value})
+                run(**given, **SEGMENTS, **{name: value})
+
+
+def test_on_a_device_no_rows_have_no_segments() -> None:
+    with emulated_device():
+        run = cellgen.torch.function("min_gru")
+        given = {n: one[:, :0] if n == "x" else one for n, one in tensors("min_gru").items()}
+        given["h_prev"] = given["h_prev"][:0]
+        assert run(**given, **SEGMENTS).h.shape == (12, 0, 3)
