@@ -4,9 +4,9 @@ Input: the launch of a call. Output: nothing, or DeviceRunError. What is compare
 configuration that the call launches: its own units, keys and values, blocks and warps; steps, rows
 and heads alone are fewer. The bar of a result is ten times what has to be lost: what torch's
 operators lose in float32 on the same numbers, in the type of the kernels; of 16 bits, by how much
-the equations in float64 differ where arguments and upstream gradients are rounded to that type. A
-gradient that is hardly told from 0 so is left out, by name. The cache remembers;
-``CELLGEN_PROVE=0`` leaves the comparison out.
+the equations in float64 differ where arguments and upstream gradients are rounded to that type, and
+so are rows of keys and values that a memory is handed. A gradient that is hardly told from 0 so is
+left out, by name. The cache remembers; ``CELLGEN_PROVE=0`` leaves the comparison out.
 """
 
 from __future__ import annotations
@@ -198,14 +198,15 @@ def _true_and_near(
     generator: torch.Generator,
 ) -> tuple[Results, Results, Results, Sequence[Tensor]]:
     """True results, others that are as near as can be asked, and what kernels are handed."""
-    exact, above = _by_torch(launch, theta, torch.float64, generator)
     if dtype not in NARROW:
+        exact, above = _by_torch(launch, theta, torch.float64, generator)
         near, _ = _by_torch(launch, theta, torch.float32, generator, above)
         return exact, near, above, theta
+    near, above = _by_torch(launch, theta, torch.float64, generator, stored=dtype)
     theta = [tensor.to(dtype).double() for tensor in theta]
     above = {name: tensor.to(dtype).double() for name, tensor in above.items()}
     true, _ = _by_torch(launch, theta, torch.float64, generator, above)
-    return true, exact, above, theta
+    return true, near, above, theta
 
 
 def _fewer(launch: FormLaunch) -> dict[str, int]:
@@ -272,11 +273,12 @@ def _by_torch(
     dtype: torch.dtype,
     generator: torch.Generator,
     above: Mapping[str, Tensor] | None = None,
+    stored: torch.dtype | None = None,
 ) -> tuple[Results, Results]:
     """Results and gradients by torch's operators, and the upstream gradients, which are drawn."""
     leaves = [tensor.to(dtype).requires_grad_() for tensor in theta]
     with torch.set_grad_enabled(launch.trains):
-        named = launch.exact(leaves, launch.gaps)
+        named = launch.exact(leaves, launch.gaps, stored)
     results = {name: named[name] for name in launch.results}
     drawn = above or {
         name: torch.randn(r.shape, generator=generator, dtype=torch.float64).float().double()

@@ -200,10 +200,12 @@ def _derive(known: Known, gaps: bool) -> bool:
     return True
 
 
-def _how_run(chunk: int, narrow: bool, options: Options) -> HowRun:
+def _how_run(
+    chunk: int, narrow: bool, options: Options, stored: torch.dtype | None = None
+) -> HowRun:
     from cellgen.torch.chunks.cell import HowRun
 
-    return HowRun(chunk, narrow, options)
+    return HowRun(chunk, narrow, options, stored)
 
 
 def _check_outputs(cell: ChunkedCell, layout: Layout, how: FormOfCall) -> None:
@@ -287,10 +289,12 @@ def _launched(
     """
     layout, names = known.layout, [item.name for item in known.layout.theta]
 
-    def exact(tensors: Sequence[Tensor], gaps: Gaps | None) -> dict[str, Tensor]:
+    def exact(
+        tensors: Sequence[Tensor], gaps: Gaps | None, stored: torch.dtype | None
+    ) -> dict[str, Tensor]:
         named = dict(zip(names, tensors, strict=True))
         left_out = (None, None, None) if gaps is None else (None, gaps.valid, gaps.restart)
-        how = _how_run(STEPS_OF_CHUNK, False, Options(zero_output_for_mask=True))
+        how = _how_run(STEPS_OF_CHUNK, False, Options(zero_output_for_mask=True), stored)
         outputs, last = cell.run(named, {}, layout.sizes(tensors), left_out, how, learning)
         return outputs | last
 

@@ -45,7 +45,9 @@ PRODUCTS = {
 }
 """The types of tensors that kernels run on, and what products a call of them may ask for."""
 
-Exact: TypeAlias = Callable[[Sequence[Tensor], Gaps | None], Mapping[str, Tensor]]
+Exact: TypeAlias = Callable[
+    [Sequence[Tensor], Gaps | None, torch.dtype | None], Mapping[str, Tensor]
+]
 """A cell in torch's own operators: results by name of the tensors of a call; outputs of steps that
 are left out are 0."""
 
@@ -168,7 +170,7 @@ def _differentiable(
     launch: FormLaunch, theta: Sequence[Tensor], upstream: Sequence[Tensor], needed: Sequence[bool]
 ) -> list[Tensor | None]:
     """Gradients that torch can differentiate again."""
-    named = launch.exact(theta, launch.gaps)
+    named = launch.exact(theta, launch.gaps, None)
     results = [named[name] for name in launch.results]
     wanted = [t for t, is_needed in zip(theta, needed, strict=True) if is_needed]
     gradients = iter(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
@@ -195,6 +197,55 @@ def test_right_kernels_pass(
     (fact,) = [fact for key, fact in facts.items() if key.startswith("proved-")]
     assert fact["left_out"] == [] or (dtype in first_use.NARROW and name in KINKS)
     assert fact["apart"] <= fact["bar"]
+
+
+@pytest.mark.slow
+def test_kernels_pass_that_lose_what_keys_and_values_of_16_bits_lose(
+    monkeypatch: pytest.MonkeyPatch, facts: dict[str, dict[str, object]]
+) -> None:
+    monkeypatch.setattr(first_use, "STEPS", 150)
+    with bfloat16_as_on_devices():
+        called("mlstm", torch.bfloat16, T=150, N=2, K=64, D=64, I=64)
+    (fact,) = [fact for key, fact in facts.items() if key.startswith("proved-")]
+    assert fact["left_out"] == []
+
+
+def test_what_has_to_be_lost_in_16_bits_counts_keys_and_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Parts of what rounding of arguments costs: what reaches mLSTM's query all but cancels."""
+    seen: list[launched.FormLaunch] = []
+
+    def noted(launch: launched.FormLaunch, *_: object) -> tuple[dict[str, object], tuple[()]]:
+        seen.append(launch)
+        return {"h": (0.0, 1.0)}, ()
+
+    monkeypatch.setattr(first_use, "_compared", noted)
+    called("mlstm", torch.bfloat16, T=3, N=1, K=64, D=64, I=64)
+    (launch,) = seen
+    small = replace(launch, sizes={**launch.sizes, "T": 100})
+    by_torch, lost = first_use._by_torch, []
+    for stored in (torch.bfloat16, None):
+        monkeypatch.setattr(first_use, "_by_torch", partial(stored_as, by_torch, stored))
+        generator = torch.Generator().manual_seed(0)
+        theta = [
+            first_use._drawn(item, small.shape_of(item, small.sizes), generator, 2.0, False)
+            for item in small.arguments
+        ]
+        true, near, *_ = first_use._true_and_near(small, theta, torch.bfloat16, generator)
+        lost.append({name: first_use.apart(near[name], true[name]) for name in true})
+    for name, least, most in (("d_b_q", 3.0, 15.0), ("d_w_k", 0.8, 1.5), ("h", 0.8, 2.0)):
+        assert least < lost[0][name] / lost[1][name] < most, name
+
+
+def stored_as(
+    by_torch: Callable[..., object],
+    as_type: torch.dtype | None,
+    *given: object,
+    stored: torch.dtype | None = None,
+) -> object:
+    """Results where what is stored in a type is stored in another."""
+    return by_torch(*given, stored=stored and as_type)
 
 
 def refused(message: str) -> object:

@@ -159,6 +159,15 @@ class Memory:
         return tuple(dict.fromkeys(stream for stream in streams if stream is not None))
 
     @property
+    def in_rows(self) -> tuple[Value, ...]:
+        """The streams that are rows of keys or, of a matrix, of values; the others are numbers."""
+        rows = [*self.erasers, *(update.key for update in self.updates)]
+        rows += [readout.query for readout in self.readouts]
+        if self.value_axis is not None:
+            rows += [update.value for update in self.updates if update.value is not None]
+        return tuple(dict.fromkeys(rows))
+
+    @property
     def is_plain(self) -> bool:
         """Whether nothing of it is erased."""
         return not self.erasers

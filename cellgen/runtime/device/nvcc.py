@@ -155,8 +155,11 @@ def _target() -> str:
 
 
 def _remembered() -> str:
-    """By what it is remembered: for another target it has other entries."""
-    return f"{remembered.NVCC} {_target()}"
+    """By what it is remembered: for another target, and with what is tried, it has other entries.
+
+    Raises BuildError: what is to be tried is unknown.
+    """
+    return " ".join((remembered.NVCC, _target(), *trials()))
 
 
 def _recalled(tool: str) -> Compiler | None:

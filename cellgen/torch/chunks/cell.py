@@ -30,12 +30,14 @@ WIDE = (torch.float64, torch.float32)
 class HowRun:
     """How a sequence is run: steps of a ``chunk``, and the options of its call.
 
-    With ``narrow`` products have operands in bfloat16.
+    With ``narrow`` products have operands in bfloat16. ``stored``: the type in which kernels would
+    hold the rows of keys and values that a memory is handed.
     """
 
     chunk: int
     narrow: bool
     options: Options
+    stored: torch.dtype | None = None
 
 
 class LayersOverTime:
@@ -74,7 +76,7 @@ class LayersOverTime:
         by_row = {name: self._by_row(name, tensor, rows) for name, tensor in tensors.items()}
         last: Tensors = {}
         for layer in self.layers:
-            last |= layer.run(by_row, tensors, rows, sizes, how.chunk, how.narrow)
+            last |= layer.run(by_row, tensors, rows, sizes, how.chunk, how.narrow, how.stored)
         post = self.post(
             {name: by_row[name] for name in self.reads}, row_sizes(rows, sizes), how.narrow
         )

@@ -69,6 +69,8 @@ class TorchLayer:
         self.streams = tuple(
             (str(value), str(over), neutral(layer, value)) for value, over in chunk.streams.items()
         )
+        in_rows = layer.in_rows if isinstance(layer, Memory) else ()
+        self.in_rows = frozenset(str(chunk.streams[value]) for value in in_rows)
         self.formed = tuple((str(value), str(over)) for value, over in chunk.formed.items())
         self.formed_axes = lengths_of([tuple(v.shape[n] for n in last) for v in chunk.formed])
         self.states = tuple(map(str, layer.states))
@@ -105,12 +107,15 @@ class TorchLayer:
         sizes: Sizes,
         length: int,
         narrow: bool,
+        stored: torch.dtype | None,
     ) -> Tensors:
         """Form what the layer gives of each step, into ``by_row``; return its last states."""
         pre = self.pre({name: by_row[name] for name in self.reads}, row_sizes(rows, sizes), narrow)
         streams = {
             over: self.to_chunk(rows.placed(pre[value], fill)) for value, over, fill in self.streams
         }
+        if stored is not None:
+            streams |= {name: as_stored(streams[name], stored) for name in self.in_rows}
         anew = self._unfit(rows, len(next(iter(streams.values())).shape))
         unfit = None if self.is_delay else anew  # a delay holds nothing back that it lost
         came = None if unfit is None else unfit.of_steps(streams)
@@ -191,6 +196,11 @@ class TorchLayer:
             shape = (rows.batch, *(1,) * (rank - 3), rows.steps, 1)
             flags[name] = table.t().reshape(shape).to(dtype)
         return flags
+
+
+def as_stored(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A tensor as a type of fewer bits holds it; its gradient is not rounded."""
+    return tensor + (tensor.to(dtype).to(tensor.dtype) - tensor).detach()
 
 
 def row_sizes(rows: StepRows, sizes: Sizes) -> dict[str, int]:

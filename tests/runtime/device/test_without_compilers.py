@@ -83,6 +83,18 @@ def test_what_nvcc_compiled_runs_where_no_compiler_is(tmp_path: Path) -> None:
     assert "no CUDA compiler" in empty.stderr.decode()
 
 
+def test_what_is_tried_is_remembered_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a cache filled with a switch is not taken without, nor the other way round."""
+    named = []
+    for tried in ("", "ends", "ends,wide"):
+        monkeypatch.setenv(nvcc.TRY_VARIABLE, tried)
+        named.append(nvcc._remembered())
+    assert len(set(named)) == len(named)
+    monkeypatch.setenv(nvcc.TRY_VARIABLE, "end")
+    with pytest.raises(BuildError, match="CELLGEN_CUDA_TRY names end, expected some of ends,"):
+        nvcc._remembered()
+
+
 @cache
 def emulated(cell: type[Cell]) -> CudaKernel:
     return api.compile_cuda(cell, emulated=True)
