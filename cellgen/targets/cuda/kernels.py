@@ -88,12 +88,14 @@ class Parameter:
 class AheadLoad:
     """A value that a step reads from memory, as C texts: where it lies, and how it is read.
 
-    ``rows`` names the parameter of its place; ``ahead`` an array of it for some steps.
+    ``rows`` names the parameter of its place; ``ahead`` an array of it for some steps. ``at`` is
+    what a routine that reads it is given.
     """
 
     name: str
     rows: str
     ahead: str
+    at: str
     text: str
     steady: bool
     buffer: Buffer
@@ -214,8 +216,9 @@ class KernelWriter:
             if onto:
                 begun, rows = self.names.fresh(f"{name}_begun"), self.rows[load.value]
                 self._take_rows(rows, place, moved(load.view, place), const=True)
-                read = f"cg_load({rows}, row, unit)"
-                ahead = AheadLoad(begun, rows, begun, read, place.steady, load.view.buffer)
+                at = f"{rows}, row, unit"
+                read = f"cg_load({at})"
+                ahead = AheadLoad(begun, rows, begun, at, read, place.steady, load.view.buffer)
                 self.begun.append(ahead.declared)
                 self.reads.append(ahead)
                 text = f"{begun} + {text}"
@@ -349,11 +352,12 @@ class KernelWriter:
             row = "row % nB"
         self._take_rows(rows, place, moved(view, place), const=True)
         routine = "cg_load_or_zero" if place.optional else "cg_load"
-        text, ahead = f"{routine}({rows}, {row}, {unit})", self.names.fresh(f"{name}_ahead")
+        at, ahead = f"{rows}, {row}, {unit}", self.names.fresh(f"{name}_ahead")
+        text = f"{routine}({at})"
         if place.kept is not None:  # both passes go on with the same number
             text = f"cg_as_stored<store>({text})"
             self._keep(load, place.kept)
-        self.reads.append(AheadLoad(name, rows, ahead, text, place.steady, view.buffer))
+        self.reads.append(AheadLoad(name, rows, ahead, at, text, place.steady, view.buffer))
         return [self.reads[-1].declared]
 
     def _keep(self, load: Load, place: DevicePlace) -> None:
