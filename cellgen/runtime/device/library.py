@@ -49,6 +49,7 @@ class DeviceLibrary:
 
     def __init__(self, path: str, interface: Interface, halves: Halves | None = None) -> None:
         self.name, self._halves = interface.name, halves
+        self.loads = halves is not None
         self._images, self._lock = set[tuple[int, str, ImagePart]](), threading.Lock()
         with whole_imports():  # cffi imports its parser when it is used
             self.ffi = cffi.FFI()

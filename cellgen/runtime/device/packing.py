@@ -25,6 +25,13 @@ Words: TypeAlias = list[int | float]
 """What a struct holds, in the order in which it is packed: addresses and numbers."""
 STAYS, LACKS_DEVICE, LACKS_CLUSTER = 1 << 62, 1 << 61, 1 << 60
 """In what a call needs: its blocks would stay on the device; kernels that tell whether they do."""
+PARTS = {
+    0: (SHARED, OWN),
+    LACKS_DEVICE: (SHARED, OWN, DEVICE),
+    LACKS_CLUSTER: (SHARED, OWN, CLUSTER),
+    LACKS_DEVICE | LACKS_CLUSTER: (SHARED, OWN, DEVICE, CLUSTER),
+}
+"""The parts of a function's kernels that a call may take, by what it lacks."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +88,10 @@ class ArgumentStruct:
         ffi.memmove(args, self.packing.pack(*values), self.packing.size)
         args.blas = blas
         needed = 0 if self.how is None else self.how(*lengths, args)
-        while library.load(device, self.element, self.function, _parts(needed)) and self.how:
-            needed = self.how(*lengths, args)
+        while library.loads and library.load(
+            device, self.element, self.function, PARTS[needed & (LACKS_DEVICE | LACKS_CLUSTER)]
+        ):
+            needed = 0 if self.how is None else self.how(*lengths, args)
         how = () if self.how is None else (needed,)
         args.workspace_bytes = size = self.size(*lengths, int(blas != ffi.NULL), *how)
         key = b"%s %d " % (prefix, stream) + bytes(ffi.buffer(args))
@@ -97,12 +106,6 @@ class ArgumentStruct:
         is_open = values[self.starts["tier"]] in (TIERS["together"], TIERS["half"])
         waits = is_open and needed & STAYS != 0
         return Launch(where, key, device, stream, size, run, waits)
-
-
-def _parts(needed: int) -> tuple[str, ...]:
-    """The parts of a function's kernels that a call may take."""
-    lacking = ((DEVICE, LACKS_DEVICE), (CLUSTER, LACKS_CLUSTER))
-    return (SHARED, OWN, *(part for part, bit in lacking if needed & bit))
 
 
 def argument_struct(
