@@ -302,7 +302,7 @@ def test_a_small_gradient_that_is_off_by_little_is_refused(
 
 
 def test_numbers_of_16_bits_that_are_off_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bar is ten times what rounding of arguments costs."""
+    """The bar is ten times what rounding of arguments, keys and values costs."""
     right = passes.PlanRun.forward
 
     def wrong(run: passes.PlanRun) -> dict[str, object]:
