@@ -20,18 +20,30 @@
 #include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_held.cuh"
 #include "cellgen_persist_choice.cuh"
+
+/* Which functions have kernels whose blocks stay on the device, a bit for each, in their order. */
+CELLGEN_CUDA_API int gru_cuda_stays(void) { return 24; }
+
+#if !defined(CELLGEN_ONE_STORE) || defined(CELLGEN_ONE_STORE_f32)
 #define CELLGEN_STORE f32
 #include "gru.cu"
 #undef CELLGEN_STORE
+#endif
+#if !defined(CELLGEN_ONE_STORE) || defined(CELLGEN_ONE_STORE_f64)
 #define CELLGEN_STORE f64
 #include "gru.cu"
 #undef CELLGEN_STORE
+#endif
+#if !defined(CELLGEN_ONE_STORE) || defined(CELLGEN_ONE_STORE_bf16)
 #define CELLGEN_STORE bf16
 #include "gru.cu"
 #undef CELLGEN_STORE
+#endif
+#if !defined(CELLGEN_ONE_STORE) || defined(CELLGEN_ONE_STORE_f16)
 #define CELLGEN_STORE f16
 #include "gru.cu"
 #undef CELLGEN_STORE
+#endif
 
 #else
 

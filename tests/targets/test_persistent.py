@@ -38,7 +38,6 @@ from cellgen.proof.machine.assembled import tool
 from cellgen.proof.over_time import shared_keywords
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.device import nvcc, packing
-from cellgen.runtime.device.halves import INSTANCE
 from cellgen.runtime.device.kernel import CudaKernel
 from cellgen.runtime.device.model import DEVICES, EMULATED, Together, choices
 from cellgen.runtime.device.settings import TIERS
@@ -798,7 +797,8 @@ def machine_code(cell: type[Cell], folder: Path) -> list[MachineCode]:
     files = dict(generate(cell, ["cuda"]).files)
     launched = ("CELLGEN_LAUNCH", "CELLGEN_LAUNCH_SHARED")
     left_out = "".join(f"#undef {one}\n#define {one}(run, ...) ((void)(run))\n" for one in launched)
-    text = files[f"{name}.cu"].replace(INSTANCE, left_out + INSTANCE, 1)
+    body = "#if !defined(CELLGEN_ONE_STORE)"
+    text = files[f"{name}.cu"].replace(body, left_out + body, 1)
     (folder / f"{name}.cu").write_text(text)
     flags = [f for f in found.command if f != "-shared" and not f.startswith("-arch")]
     command = [*flags, "-arch=sm_90a", "-cubin", "-Xptxas", "-v", f"-I{include_folder()}", "-I."]

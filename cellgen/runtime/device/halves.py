@@ -9,8 +9,8 @@ passes for the driver, and its image says so.
 
 from __future__ import annotations
 
+import ctypes
 import os
-import re
 import shlex
 import time
 from dataclasses import dataclass, field
@@ -44,14 +44,9 @@ DEVICE_FLAGS = ("-default-device", "-std=c++17", "--fmad=false", "-DCELLGEN_DEVI
 """``-default-device``: functions of the host are read too, and nothing is left of them."""
 SHARED, OWN, DEVICE, CLUSTER = "shared", "own", "device", "cluster"
 """Kinds of images: what all functions launch, what one does, with blocks that stay, in clusters."""
+OF_FUNCTION = (OWN, DEVICE, CLUSTER)
 PART_FLAGS = {kind: f"-DCELLGEN_{kind.upper()}_PART" for kind in (SHARED, OWN, DEVICE, CLUSTER)}
-STAYING = re.compile(
-    r"defined\(CELLGEN_ONLY_(\w+)\)|\bCELLGEN_LAUNCH_(?:TOGETHER|IN_CLUSTER)\b", re.MULTILINE
-)
-"""In the text of a cell: where a function begins, and a launch of blocks that stay on a device."""
 DRIVER_FLAG = "-DCELLGEN_EMULATED_DRIVER"
-INSTANCE = "#define CELLGEN_STORE "
-"""Begins what a cell's text compiles for one element type: headers stand before the first."""
 PLACES = {store.dtype: place for place, store in enumerate(CUDA_STORES)}
 """Of an element type's image, among those of a part."""
 EMULATED_TOOLKIT = 13_000
@@ -158,8 +153,9 @@ class Halves:
         flags = (*HOST_FLAGS, f"-DCELLGEN_TOOLKIT={toolkit}", *self.tried)
         return nvcc.Compiler((*host.command, *flags), host.version)
 
-    def _flags(self, part: ImagePart) -> tuple[str, ...]:
-        return (*part.flags, *self.tried) if part.stays else part.flags
+    def _flags(self, dtype: str, part: ImagePart) -> tuple[str, ...]:
+        one = ("-DCELLGEN_ONE_STORE", f"-DCELLGEN_ONE_STORE_{CUDA_STORES[PLACES[dtype]].suffix}")
+        return (*part.flags, *one, *(self.tried if part.stays else ()))
 
     def _known(self) -> tuple[nvrtc.Nvrtc, ...]:
         """NVRTC, or the releases that the cache remembers, those first that it has a host half of.
@@ -196,15 +192,21 @@ class Halves:
 
     @cached_property
     def parts(self) -> tuple[ImagePart, ...]:
-        """Which kernels have an image, in the order of their places."""
-        text, staying, function = dict(self.sources.files)[f"{self.sources.name}.cu"], set(), ""
-        for found in STAYING.finditer(text):
-            function = found[1] or function
-            if not found[1]:
-                staying.add(function)
-        names = [f.name for f in self.interface.functions]
-        kinds = {n: (OWN, DEVICE, CLUSTER) if n in staying else (OWN,) for n in names}
-        return (ImagePart(SHARED), *(ImagePart(kind, n) for n in names for kind in kinds[n]))
+        """Which kernels there are for an image: the host's half says which functions' stay."""
+        names = [function.name for function in self.interface.functions]
+        stays = ctypes.CDLL(str(self.build().path))[f"{self.interface.name}_cuda_stays"]()
+        kinds = [OF_FUNCTION if stays >> n & 1 else (OWN,) for n in range(len(names))]
+        own = (ImagePart(kind, n) for n, each in zip(names, kinds, strict=True) for kind in each)
+        return (ImagePart(SHARED), *own)
+
+    def place(self, dtype: str, part: ImagePart) -> int:
+        """Where the host's half keeps an image of an element type."""
+        number = 0
+        if part.function:
+            names = [function.name for function in self.interface.functions]
+            number = 1 + names.index(part.function) * len(OF_FUNCTION)
+            number += OF_FUNCTION.index(part.kind)
+        return number * len(PLACES) + PLACES[dtype]
 
     def image(self, dtype: str, capability: int, part: ImagePart) -> bytes:
         """Kernels of an element type for a device of a compute capability, ten times.
@@ -253,7 +255,7 @@ class Halves:
                 which = f"{part.function} of {name}" if part.function else name
                 stay = " whose blocks stay on a device" if part.stays else ""
                 raise compiler.lacking(f"kernels of {which} in {dtype}{stay}", arch)
-            image = compiler.compiled(name, text, headers, arch, self._flags(part))
+            image = compiler.compiled(name, text, headers, arch, self._flags(dtype, part))
             (place / produced).write_bytes(image)
             return produced
 
@@ -269,9 +271,9 @@ class Halves:
         """Where an image is in the cache, and what it is compiled from."""
         suffix, name = CUDA_STORES[PLACES[dtype]].suffix, f"{self.sources.name}.cu"
         headers = self._headers()
-        text = _of_element(headers[name], name, suffix)
-        said = f"{compiler} {arch} {' '.join(self._flags(part))} {dtype}"
-        key = self._key("nvrtc", said, (name, text), *headers.items())
+        text = f'#include "{name}"\n'
+        said = f"{compiler} {arch} {' '.join(self._flags(dtype, part))} {dtype}"
+        key = self._key("nvrtc", said, *headers.items())
         return ImageEntry(f"{self.sources.name}_{suffix}_{arch}-{key}", text, headers)
 
     def _headers(self) -> dict[str, str]:
@@ -297,9 +299,3 @@ def _named() -> str:
     """The architecture that a user named; of nvcc's "native", none: it is the device's."""
     named = os.environ.get(nvcc.ARCHITECTURE_VARIABLE, "")
     return "" if named == "native" else named
-
-
-def _of_element(text: str, name: str, suffix: str) -> str:
-    """The part of a cell's text that compiles it for one element type."""
-    headers = text.partition(INSTANCE)[0]
-    return f'{headers}{INSTANCE}{suffix}\n#include "{name}"\n#endif\n'

@@ -16,7 +16,7 @@ from cellgen.runtime.abi import ERROR_CODES, Interface
 from cellgen.runtime.device import nvcc
 from cellgen.runtime.device.cuda_abi import cuda_cdef
 from cellgen.runtime.device.graphs import stream_text
-from cellgen.runtime.device.halves import PLACES, Halves, ImagePart
+from cellgen.runtime.device.halves import Halves, ImagePart
 from cellgen.runtime.device.settings import PERSISTENT
 from cellgen.runtime.imports import whole_imports
 
@@ -187,7 +187,7 @@ class DeviceLibrary:
             with ThreadPoolExecutor(len(kinds)) as pool:
                 images = pool.map(lambda one: halves.image(dtype, capability, one[2]), lacking)
             for one, image in zip(lacking, images, strict=True):
-                place = halves.parts.index(one[2]) * len(PLACES) + PLACES[dtype]
+                place = halves.place(dtype, one[2])
                 code = self.lib.cellgen_cuda_load(device, place, self.ffi.from_buffer(image))
                 self.require(code, f"{self.name}: loading kernels of {dtype} onto device {device}")
                 self._images.add(one)

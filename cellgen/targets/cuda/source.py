@@ -25,7 +25,8 @@ from cellgen.targets.templates import fill
 class CudaContext:
     """Of ``cell.cu.j2``; ``members`` are (declaration, comment) of each argument struct.
 
-    ``stores`` are the suffixes of element types.
+    ``stores`` are the suffixes of element types; ``stays`` has a bit for each function, in their
+    order, that has kernels whose blocks stay on the device.
     """
 
     head: Head
@@ -33,6 +34,7 @@ class CudaContext:
     functions: list[HostFunctionContext]
     members: dict[str, list[tuple[str, str]]]
     stores: tuple[str, ...]
+    stays: int
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ class CudaTarget:
             ]
         members = {f.name: list(cuda_struct_lines(f)) for f in cell.interface.functions}
         stores = tuple(store.suffix for store in CUDA_STORES)
-        context = CudaContext(cell.head, self.words, functions, members, stores)
+        stays = sum((f.persistent is not None) << number for number, f in enumerate(functions))
+        context = CudaContext(cell.head, self.words, functions, members, stores, stays)
         return fill("cuda/cell.cu.j2", context)
 
 

@@ -19,7 +19,7 @@ from cellgen.runtime.abi import Argument, axis_length
 from cellgen.runtime.device import halves, nvcc, nvrtc
 from cellgen.runtime.device.arrays import DeviceArray
 from cellgen.runtime.device.backend import BACKEND
-from cellgen.runtime.device.halves import OWN, SHARED, Halves, ImagePart
+from cellgen.runtime.device.halves import CLUSTER, DEVICE, OWN, SHARED, Halves, ImagePart
 from cellgen.runtime.device.kernel import CudaKernel
 from cellgen.runtime.device.library import DeviceLibrary
 from cellgen.runtime.device.model import EMULATED, EMULATED_CAPABILITY
@@ -33,6 +33,7 @@ TIERS |= dict.fromkeys(("bfloat16", "float16"), (*TIERS["float32"], "fragments")
 with_cxx = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 with_nvrtc = pytest.mark.skipif(nvrtc.find() is None, reason="no NVRTC")
 QUICK = (Elman, MinGRU)
+STAYING = (DEVICE, CLUSTER)
 
 
 @cache
@@ -348,11 +349,27 @@ def test_an_image_is_found_again_for_what_nvrtc_reads_alone(
     headers = {**nvrtc.SYSTEM_HEADERS, "math.h": "#pragma once\n"}
     monkeypatch.setattr(nvrtc, "SYSTEM_HEADERS", headers)
     assert is_compiled()
-    monkeypatch.setattr(halves, "_of_element", lambda *_: "another part")
+    files = (*kernel.sources.files, ("include/another.h", ""))
+    both = replace(both, sources=replace(kernel.sources, files=files))
     assert is_compiled()
     newer = fake(tmp_path, 13)
     monkeypatch.setattr(nvrtc, "candidates", lambda: iter((newer,)))
     assert is_compiled()
+
+
+@with_cxx
+@pytest.mark.parametrize(("cell", "stay"), [(Elman, 2), (MinGRU, 0)], ids=str)
+def test_the_hosts_half_says_of_which_functions_kernels_stay(cell: type[Cell], stay: int) -> None:
+    """No text is asked, and every part has a place of its own among the images."""
+    kernel = whole(cell)
+    both = Halves(kernel.sources, kernel.interface, True)
+    names = [function.name for function in kernel.interface.functions]
+    staying = [(part.kind, part.function) for part in both.parts if part.stays]
+    assert staying == [(kind, name) for name in names[len(names) - stay :] for kind in STAYING]
+    assert [part.function for part in both.parts if part.kind == OWN] == names
+    places = [both.place(dtype, part) for part in both.parts for dtype in halves.PLACES]
+    assert len(set(places)) == len(places)
+    assert max(places) < 128  # CELLGEN_IMAGES
 
 
 @with_cxx
