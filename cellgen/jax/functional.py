@@ -73,7 +73,7 @@ class CellFunction:
     as those of ``kernel.sequence_forward``. Tables are arrays that may be traced, the others are
     Python's. Outputs that are not asked for are None. ``parallel="segments"``, with ``segments``,
     ``tolerance`` and ``sweeps``, is the forward pass of that function too, called back from the
-    program; gradients are formed step by step.
+    program, on a device of CUDA a part of it; gradients are formed step by step.
 
     Raises ArrayError (a TypeError), ArgumentError (a ValueError), BuildError.
     """

@@ -23,9 +23,9 @@ from cellgen.frameworks.layout import row_axis
 from cellgen.frameworks.shown import when_plain
 from cellgen.jax.batches import Axes, call_batch, one_by_one, shares, size_of
 from cellgen.jax.calls import JaxCall, Which, gradient_shapes, run_backward, run_forward
-from cellgen.jax.errors import ArrayError
 from cellgen.jax.platforms import Platform
 from cellgen.jax.programs import by_rows, result, state
+from cellgen.jax.segments_on_device import run_segments_on_device
 from cellgen.jax.shown import show
 from cellgen.runtime.abi import Argument
 
@@ -82,18 +82,21 @@ def _forward_lowered(platform: Platform, *arrays: Any, call: JaxCall, save: bool
 
     def run(*some: Any) -> Any:
         if save or not platform.is_device or call == whole:
-            return run_forward(call, save, some, platform)
-        return show(call, call.split(some)[0], run_forward(whole, False, some, platform))
+            return _formed_on(platform, call, save, some)
+        return show(call, call.split(some)[0], _formed_on(platform, whole, False, some))
 
-    if call.cut is not None and platform.is_device:
-        raise ArrayError(
-            f"{call.layout.where}: parallel is given, and arrays are on a device of CUDA, whose "
-            f"programs take one step after the other; leave it out"
-        )
-    if call.cut is not None:
+    if call.cut is not None and not platform.is_device:
         return run(*arrays)
     ranks = [(len(item.shape), row_axis(item)) for item in _formed(call, save)]
     return by_rows(run, call.row_axes(call.values), ranks, arrays)
+
+
+def _formed_on(platform: Platform, call: JaxCall, save: bool, arrays: Arrays) -> list[Any]:
+    """Put all steps into the program; in segments, what a platform has for them."""
+    if call.cut is None or not platform.is_device:
+        return run_forward(call, save, arrays, platform)
+    run = functools.partial(run_forward, platform=platform)
+    return run_segments_on_device(call, save, arrays, run)
 
 
 def _backward_lowered(

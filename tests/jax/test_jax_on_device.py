@@ -93,7 +93,7 @@ def test_one_function_runs_where_its_arrays_lie() -> None:
         ({"checkpoint": 2}, "checkpoint"),
         ({"flush_denormals": True}, "flush_denormals"),
         ({"products": "bf16"}, "products"),
-        ({"parallel": "segments", "segments": 2}, "parallel"),
+        ({"parallel": "segments", "segments": 2, "products": "bf16"}, "products"),
     ],
 )
 def test_options_that_kernels_of_a_device_lack_are_named(

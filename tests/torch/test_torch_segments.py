@@ -20,11 +20,13 @@ pytestmark = [  # torch's own, of jit and of what it compiles
 SEGMENTS = {"parallel": "segments", "segments": 4, "sweeps": 9}
 
 
-def tensors(cell: str, dtype: torch.dtype = torch.float64) -> dict[str, torch.Tensor]:
-    """Tensors of a call over 12 steps, 2 rows."""
+def tensors(
+    cell: str, dtype: torch.dtype = torch.float64, rows: int = 2
+) -> dict[str, torch.Tensor]:
+    """Tensors of a call over 12 steps."""
     torch.manual_seed(0)
     layout = cellgen.torch.function(cell).layout
-    sizes = dict.fromkeys(layout.dims, 3) | {"T": 12, "B": 2}
+    sizes = dict.fromkeys(layout.dims, 3) | {"T": 12, "B": rows}
     return {
         item.name: torch.randn(layout.shape(item.name, sizes), dtype=dtype) * 0.4
         for item in layout.theta
@@ -133,22 +135,39 @@ def test_layers_in_both_directions_run_in_segments(packed: bool) -> None:
         layer(torch.randn(12, 2, 3), mask=torch.ones(12, 2, dtype=torch.bool), **SEGMENTS)
 
 
-@pytest.mark.parametrize("cell", ["ind_rnn", "min_gru", "elman"])
-def test_on_a_device_segments_are_rows_of_its_kernels(cell: str) -> None:
+LENGTHS = {"lengths": torch.tensor([12, 3, 0, 8, 6, 1, 11])}
+RESET = {"reset": torch.arange(12 * 7).reshape(12, 7) % 11 == 3}
+
+
+@pytest.mark.parametrize(
+    ("cell", "options"),
+    [
+        ("ind_rnn", {}),
+        ("min_gru", LENGTHS),
+        ("elman", {"reverse": True}),
+        ("s5", {**LENGTHS, **RESET}),
+        ("elman", {**LENGTHS, **RESET, "reverse": True}),
+    ],
+    ids=["", "lengths", "in reverse", "of rows", "of rows, in reverse"],
+)
+def test_on_a_device_segments_are_rows_of_its_kernels(cell: str, options: dict[str, Any]) -> None:
     """The emulation of CUDA: outputs and gradients have the bits of its steps, and a tail too."""
-    run, given = cellgen.torch.function(cell), tensors(cell)
+    run, given = cellgen.torch.function(cell), tensors(cell, rows=7)
+
+    def trained(**how: Any) -> list[torch.Tensor]:
+        leaves = {n: tensor.clone().requires_grad_() for n, tensor in given.items()}
+        outputs = run(**leaves, **options, **how)
+        sum(one.square().sum() for one in outputs).backward()
+        return [*outputs, *(leaf.grad for leaf in leaves.values())]
+
     with emulated_device():
-        for how in ({"segments": 4, "sweeps": 9}, {"segments": 5, "sweeps": 1}, {"segments": 12}):
-            found = []
-            for options in ({}, {"parallel": "segments", **how}):
-                leaves = {n: tensor.clone().requires_grad_() for n, tensor in given.items()}
-                outputs = run(**leaves, **options)
-                sum(one.square().sum() for one in outputs).backward()
-                found.append([*outputs, *(leaf.grad for leaf in leaves.values())])
-            assert all(torch.equal(a, b) for a, b in zip(*found, strict=True)), how
+        wanted = trained()
+        for segments, sweeps in ((4, 9), (5, 1), (3, 0), (12, 4)):
+            found = trained(parallel="segments", segments=segments, sweeps=sweeps)
+            assert all(map(torch.equal, wanted, found)), (segments, sweeps)
 
 
-def test_on_a_device_a_tolerance_ends_sooner_and_options_of_rows_are_refused() -> None:
+def test_on_a_device_a_tolerance_ends_sooner_and_a_call_shows_what_it_says() -> None:
     run, given = cellgen.torch.function("min_gru"), tensors("min_gru")
     with emulated_device():
         near = run(**given, **SEGMENTS, tolerance=1e-3).h
@@ -156,9 +175,6 @@ def test_on_a_device_a_tolerance_ends_sooner_and_options_of_rows_are_refused() -
         for shown in ({"last_only": True}, {"batch_first": True, "x": given["x"].transpose(0, 1)}):
             whole, cut = (run(**{**given, **shown, **how}) for how in ({}, SEGMENTS))
             assert all(torch.equal(a, b) for a, b in zip(whole, cut, strict=True) if a is not None)
-        for name, value in (("reverse", True), ("lengths", torch.tensor([12, 3]))):
-            with pytest.raises(KindError, match=f"{name} is given, and tensors are on a device"):
-                run(**given, **SEGMENTS, **{name: value})
 
 
 def test_on_a_device_no_rows_have_no_segments() -> None:
