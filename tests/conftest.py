@@ -47,7 +47,7 @@ from cellgen import (
     transpose,
     where,
 )
-from cellgen.cells import SHIPPED, AntisymmetricRNN, GRUBlockCell
+from cellgen.cells import GRU, LSTM, SHIPPED, AntisymmetricRNN, GRUBlockCell
 from cellgen.language.value import Value
 from cellgen.program.interpret import interpret, shape_sizes
 from cellgen.program.ssa import Program
@@ -57,7 +57,8 @@ from cellgen.runtime.build.compiler import CompilerInfo
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import Step
 from cellgen.runtime.host import threads
-from tests.cover import cover, of_all
+from cellgen.wheel import objects
+from tests.cover import covering, each_of, of_all, of_code
 
 Arrays = dict[str, np.ndarray]
 
@@ -241,16 +242,13 @@ TYPICAL = (*SHIPPED[:11], AntisymmetricRNN)
 """Cells with which the compiler is tested; every cell that ships is proved once, by ``check``."""
 
 ESTABLISHED = SHIPPED[:45]
-"""Cells with which every option, regulariser and CUDA launch is tested each time. What ships beyond
-is proved by ``check``, compared with goldens, and goes through the rest where slow tests run."""
-
-NEWER = tuple(pytest.param(cell, marks=pytest.mark.slow) for cell in SHIPPED[45:])
+"""Cells among which those stand that regularisers and the emulation of CUDA take each time."""
 
 VARIANTS = (LayerNormGRU, SLSTM, Softmax, Attend, Swap, Stated, WeightSharing, Contexts)
 CELLS = (*TYPICAL, *VARIANTS)
 
 every_cell = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.definition.name)
-typical_cell = pytest.mark.parametrize("cell", TYPICAL, ids=lambda cell: cell.definition.name)
+typical_cell = pytest.mark.parametrize("cell", each_of(of_all, TYPICAL))
 shipped_cell = pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
 
 
@@ -296,6 +294,8 @@ def interruptible() -> Iterator[None]:
 
 QUICK_FLAGS = ("-O0",)
 """With which most cells are compiled: a tenth of the time that ``-O3`` takes."""
+QUICK_WHEEL_FLAGS = ("-O1",)
+"""The time driver takes half of the time that ``-O3`` takes, and instructions of its level."""
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -303,15 +303,15 @@ def most_cells_are_quickly_compiled(pytestconfig: pytest.Config) -> None:
     """Compile with ``QUICK_FLAGS`` what is not ``optimised``, unless slow tests are asked for.
 
     The time driver that every cell is linked with, and cells that other processes compile, are as
-    users have them. An entry of the cache says with which flags it was made.
+    users have them; of wheels, which have one for each level, all is compiled with
+    ``QUICK_WHEEL_FLAGS``. An entry of the cache says with which flags it was made.
     """
     if asks_for_slow_tests(pytestconfig.option.markexpr):
         return
     entry = shared_object._entry
 
     def of_its_flags(sources: SourceFiles, interface: Interface, found: CompilerInfo) -> str:
-        flags = (*found.flags, *_quick_flags(interface.name))
-        return entry(sources, interface, replace(found, flags=flags))
+        return entry(sources, interface, _with_flags(found, _quick_flags(interface.name)))
 
     class Compiling:
         """What the compilation of a cell asks ``driver`` for; wheels ask it themselves."""
@@ -323,6 +323,12 @@ def most_cells_are_quickly_compiled(pytestconfig: pytest.Config) -> None:
             return getattr(driver, name)
 
     shared_object._entry, shared_object.driver = of_its_flags, Compiling()  # type: ignore[assignment]
+    of_a_level = objects.compiler_of
+    objects.compiler_of = lambda level: _with_flags(of_a_level(level), QUICK_WHEEL_FLAGS)
+
+
+def _with_flags(info: CompilerInfo, more: tuple[str, ...]) -> CompilerInfo:
+    return replace(info, flags=(*info.flags, *more))
 
 
 def _quick_flags(name: str) -> tuple[str, ...]:
@@ -335,11 +341,10 @@ def _quick_flags(name: str) -> tuple[str, ...]:
 def optimised() -> frozenset[str]:
     """Names of cells that are compiled as users compile them, each time.
 
-    Those with which the compiler is tested, and those that have, between them, all names of the
-    runtime and all operators that any cell that ships has. These are proved each time.
+    LSTM and GRU, and those that have, between them, all names of the runtime, all operators and
+    all kinds of stages that any cell that ships has.
     """
-    covering = cover({cell: of_all(cell) for cell in SHIPPED})
-    return frozenset(cell.definition.name for cell in (*TYPICAL, *covering))
+    return frozenset(cell.definition.name for cell in (LSTM, GRU, *covering(of_code)))
 
 
 @pytest.fixture

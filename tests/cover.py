@@ -4,6 +4,13 @@ A property that holds for code is shown by cells that go through all of it; the 
 another cell, shows nothing more. So tests that repeat one property over every cell that ships run
 on a cover, and on the other cells with the slow tests. What cells have is read of what is
 committed, which costs nothing to derive.
+
+This is the rule, and ``each_of`` is how a test says it: by what the property depends on.
+
+    of_equations   derivations, programs, what is shown of them
+    of_call        calls over time and what hands them on: streams, layers of other libraries
+    of_all         proofs, which go through everything
+    of_code        what an optimiser sees: which cells are compiled as users compile them
 """
 
 from __future__ import annotations
@@ -26,6 +33,8 @@ from cellgen.runtime.paths import generated_folder, include_folder
 
 Name = TypeVar("Name", bound=Hashable)
 Traits = frozenset[tuple[Hashable, ...]]
+ROW = re.compile(r"\{(?:[^{}]|\{[^{}]*\})*\}|\w+\([^()]*\)(?=,)")
+"""Of a table of a plan: in braces, which may have braces in them, or a macro."""
 SEVERAL = 3
 """As many of a kind as are told apart: none, one, two, more."""
 
@@ -72,6 +81,25 @@ def operators_of(cell: type[Cell]) -> Traits:
     return frozenset(("operator", type(node).__name__) for node in nodes)
 
 
+@cache
+def of_plan(cell: type[Cell]) -> Traits:
+    """Rows of the tables that the time driver reads: of which table, with which words in it."""
+    name = cell.definition.name
+    text = (generated_folder() / name / f"{name}_plan.inc.h").read_text()
+    tables = re.findall(r"static const (\w+) [^=]*= \{(.*?)\n?\};", text, re.DOTALL)
+    return frozenset(
+        ("row", kind, *sorted(words))
+        for kind, body in tables
+        for row in re.findall(ROW, _without_comments(body))
+        if (words := set(re.findall(r"\b[A-Z][A-Z_]+\b", row)) - {"CELLGEN_NAME", "NULL"})
+    )
+
+
+def of_call(cell: type[Cell]) -> Traits:
+    """What a call can tell of a cell, and what the time driver does for it."""
+    return of_interface(cell) | of_plan(cell)
+
+
 def of_equations(cell: type[Cell]) -> Traits:
     """Operators of a cell's equations, and axes and number of its values by role."""
     return operators_of(cell) | _counts(cell)
@@ -79,29 +107,51 @@ def of_equations(cell: type[Cell]) -> Traits:
 
 @cache
 def of_source(cell: type[Cell]) -> Traits:
-    """Names of the runtime that a cell's C has, and what a call can tell."""
+    """Names of the runtime that a cell's C has."""
     name = cell.definition.name
     text = (generated_folder() / name / f"{name}.c").read_text()
     words = set(re.findall(r"\b(?:cellgen|CELLGEN|cg)_\w+", text)) & _of_runtime()
-    return frozenset(("name", word) for word in words) | of_interface(cell)
+    return frozenset(("name", word) for word in words)
+
+
+def of_code(cell: type[Cell]) -> Traits:
+    """What an optimiser sees: names, operators, kinds of stages, axes of values by role."""
+    axes = frozenset(("axes", value.role, len(value.shape)) for value in cell.definition.declared)
+    stages = frozenset(trait for trait in of_plan(cell) if trait[1] == "cg_stage")
+    return of_source(cell) | operators_of(cell) | stages | axes
 
 
 def of_all(cell: type[Cell]) -> Traits:
-    """Of a cell's C and of its equations."""
-    return of_source(cell) | operators_of(cell)
+    """Of a cell's C, of its plan, of its equations and of calls."""
+    return of_source(cell) | operators_of(cell) | of_call(cell)
+
+
+@cache
+def covering(
+    traits: Callable[[type[Cell]], Traits], cells: tuple[type[Cell], ...] = SHIPPED
+) -> tuple[type[Cell], ...]:
+    """Cells that have, between them, all that any of them has."""
+    return cover({cell: traits(cell) for cell in cells})
 
 
 def each_of(
-    traits: Callable[[type[Cell]], Traits], cells: Sequence[type[Cell]] = SHIPPED
+    traits: Callable[[type[Cell]], Traits], cells: Iterable[type[Cell]] = SHIPPED
 ) -> list[ParameterSet]:
     """Parameters: cells that cover run each time, the others with the slow tests."""
-    covering = cover({cell: traits(cell) for cell in cells})
+    every = tuple(cells)
+    names = [cell.definition.name for cell in every]
+    taken = covering(traits, every)
     return [
-        pytest.param(
-            cell, id=cell.definition.name, marks=() if cell in covering else pytest.mark.slow
-        )
-        for cell in cells
+        pytest.param(cell, id=name, marks=() if cell in taken else pytest.mark.slow)
+        for name, cell in zip(names, every, strict=True)
     ]
+
+
+def each_name_of(
+    traits: Callable[[type[Cell]], Traits], cells: Iterable[type[Cell]] = SHIPPED
+) -> list[ParameterSet]:
+    """As ``each_of``, by name."""
+    return [pytest.param(p.id, id=p.id, marks=p.marks) for p in each_of(traits, cells)]
 
 
 def each_time(names: Sequence[Name], every: Iterable[Name]) -> list[Name | ParameterSet]:
@@ -122,6 +172,10 @@ def _counts(cell: type[Cell]) -> Traits:
 def _kind_of_length(axis: str) -> str:
     """The form of an axis: every number is 0, every dimension beyond rows and steps D."""
     return re.sub(r"\b(?!T\b|B\b)[A-Z]\w*", "D", re.sub(r"\d+", "0", str(axis)))
+
+
+def _without_comments(text: str) -> str:
+    return re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
 
 
 @cache

@@ -42,7 +42,8 @@ from cellgen.program.interpret import shape_sizes
 from cellgen.proof.over_time import run_steps
 from cellgen.runtime.paths import PACKAGE
 from cellgen.targets.python.loop import LIBRARY, loop_of
-from tests.conftest import CELLS, shipped_cell
+from tests.conftest import VARIANTS
+from tests.cover import each_of, of_all, of_equations
 
 TINY = BenchShape(3, 2, 4, 8, "tiny")
 RESULTS = PACKAGE.parent / "benchmarks" / "results" / "zoo.json"
@@ -122,7 +123,7 @@ def sizes_of(cell):
 
 
 @pytest.mark.parametrize(
-    "cell", dict.fromkeys((*SHIPPED, *CELLS, Rare)), ids=lambda cell: cell.definition.name
+    "cell", [*each_of(of_equations), *VARIANTS, Rare], ids=lambda cell: cell.definition.name
 )
 def test_a_loop_computes_what_the_equations_say(cell):
     definition, sizes = cell.definition, sizes_of(cell)
@@ -173,7 +174,7 @@ def test_a_library_that_lacks_functions_is_refused():
 
 
 @pytest.mark.parametrize("library", ["jax", "torch"])
-@shipped_cell
+@pytest.mark.parametrize("cell", each_of(of_all))
 def test_a_library_computes_what_the_kernel_does_with_every_gradient(library, cell):
     pytest.importorskip(library)
     module = importlib.import_module(f"cellgen.bench.peers.{library}_loop")

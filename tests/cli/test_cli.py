@@ -36,9 +36,9 @@ from cellgen.runtime.paths import generated_folder
 from cellgen.views.families import FAMILIES, by_family
 from cellgen.views.find import find_each, find_one
 from tests.conftest import TYPICAL, heed_ctrl_c
+from tests.cover import each_name_of, each_of, of_all, of_equations
 
 SHIPPED_NAMES = [cell.definition.name for cell in SHIPPED]
-TYPICAL_NAMES = [cell.definition.name for cell in TYPICAL]
 ROOT = Path(cellgen.__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = set(PROJECT["optional-dependencies"])
@@ -190,7 +190,7 @@ def test_list_works_without_a_compiler(run, monkeypatch):
     assert {entry["built"] for entry in json.loads(result.stdout)} == {None}
 
 
-@pytest.mark.parametrize("name", TYPICAL_NAMES)
+@pytest.mark.parametrize("name", each_name_of(of_all, TYPICAL))
 def test_show_prints_forward_and_backward_with_shapes(run, name):
     result = run("show", name)
     assert result.exit_code == 0
@@ -206,7 +206,7 @@ def test_show_writes_equations_as_a_paper_would(run):
     assert "d_c_bar = d_c_total * (1 - c**2)" in shown
 
 
-@pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
+@pytest.mark.parametrize("cell", each_of(of_equations))
 def test_every_name_that_show_reads_is_an_argument_or_stated_above(cell):
     from cellgen.pipeline import programs_of
     from cellgen.views.show import sections
@@ -238,7 +238,7 @@ def test_latex_is_balanced_and_has_one_block_for_each_function(run):
     assert not re.search(r"_\{[^{}]*\}_\{", latex), "two subscripts on one letter"
 
 
-@pytest.mark.parametrize("name", TYPICAL_NAMES)
+@pytest.mark.parametrize("name", each_name_of(of_all, TYPICAL))
 def test_picture_is_valid_svg_with_every_value_of_the_author(run, folder, name):
     result = run("show", name, "--svg", "picture.svg")
     assert result.stdout == "picture.svg\n"
@@ -760,7 +760,8 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("number", "to_all", "status"), [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143)]
+    ("number", "to_all", "status"),
+    [(signal.SIGINT, True, 130), pytest.param(signal.SIGTERM, False, 143, marks=pytest.mark.slow)],
 )
 def test_a_signal_ends_a_proof_side_by_side_with_a_status_and_no_traceback(number, to_all, status):
     process, errors = proving_side_by_side()
@@ -775,6 +776,7 @@ def test_a_signal_ends_a_proof_side_by_side_with_a_status_and_no_traceback(numbe
 HELD_BY_C = """
 import ctypes
 import cellgen.cli.main as command
+from tests.cover import each_name_of, each_of, of_all, of_equations
 
 library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
 command.PATIENCE = 0.2

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import cellgen
-from cellgen.cells import GRU, LIF, LSTM, SHIPPED, GRUBlockCell, IndRNN, LSTMPeephole, MinGRU
+from cellgen.cells import GRU, LIF, LSTM, GRUBlockCell, IndRNN, LSTMPeephole, MinGRU
 from cellgen.cli.commands import app
 from cellgen.cli.status import USAGE
 from cellgen.errors import UsageError
@@ -19,6 +19,7 @@ from cellgen.views.explain import explain, shape_of
 from cellgen.views.explanation import ExplainedShape
 from cellgen.views.figures import multiply_adds
 from tests.conftest import VARIANTS, Contexts
+from tests.cover import each_of, of_all
 
 SIZES = {"T": 100, "B": 32, "I": 128, "H": 256}
 
@@ -27,7 +28,9 @@ def rows(explanation, title):
     return [row.what for s in explanation.sections if s.title.startswith(title) for row in s.rows]
 
 
-@pytest.mark.parametrize("cell", [*SHIPPED, *VARIANTS], ids=lambda cell: cell.definition.name)
+@pytest.mark.parametrize(
+    "cell", [*each_of(of_all), *VARIANTS], ids=lambda cell: cell.definition.name
+)
 def test_every_cell_explains_itself(cell):
     found = explain(cell)
     text = str(found)

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cellgen.cells import SHIPPED, Elman
+from cellgen.cells import GRU, LSTM, SHIPPED, Elman
 from cellgen.language.cell import Cell
 from cellgen.runtime.paths import generated_folder
 from tests import cover as covers
-from tests.conftest import TYPICAL, asks_for_slow_tests, optimised
-from tests.cover import Traits, cover, each_of, of_equations, of_interface, of_source
+from tests.conftest import asks_for_slow_tests, optimised
+from tests.cover import (
+    Traits,
+    cover,
+    each_name_of,
+    each_of,
+    of_all,
+    of_call,
+    of_code,
+    of_equations,
+    of_interface,
+    of_plan,
+    of_source,
+)
 
-KINDS = (of_interface, of_equations, of_source)
+KINDS = (of_interface, of_call, of_equations, of_code, of_all)
 each_kind = pytest.mark.parametrize("traits", KINDS, ids=lambda traits: traits.__name__)
 
 
@@ -32,14 +45,27 @@ def test_cells_that_run_each_time_have_every_trait_of_every_cell(
         assert traits(cell) - others, f"{cell.definition.name} adds nothing"
 
 
-@each_kind
-def test_cells_that_are_compiled_as_users_do_have_every_trait_of_every_cell(
-    traits: Callable[[type[Cell]], Traits],
-) -> None:
+def test_cells_that_are_compiled_as_users_do_have_every_trait_that_a_compiler_sees() -> None:
     taken = [cell for cell in SHIPPED if cell.definition.name in optimised()]
-    covered = set[object]().union(*map(traits, taken))
-    assert covered == set[object]().union(*map(traits, SHIPPED))
-    assert {*TYPICAL} <= {*taken}
+    covered = set[object]().union(*map(of_code, taken))
+    assert covered == set[object]().union(*map(of_code, SHIPPED))
+    assert {LSTM, GRU} <= {*taken}
+
+
+def test_all_that_a_property_can_depend_on_is_in_the_traits_of_a_proof() -> None:
+    """Operators, names of the runtime, kinds of values and of stages, flags of the plan's rows."""
+    for cell in SHIPPED:
+        every = of_interface(cell) | of_plan(cell) | of_equations(cell) | of_source(cell)
+        assert of_code(cell) - every <= {trait for trait in of_code(cell) if trait[0] == "axes"}
+        assert every == of_all(cell)
+
+
+def test_every_word_of_a_plan_is_in_a_row_of_it() -> None:
+    for cell in SHIPPED:
+        name = cell.definition.name
+        text = (generated_folder() / name / f"{name}_plan.inc.h").read_text()
+        words = set(re.findall(r"\bCELLGEN_(?:IS|AT|STATE|IF|ROLE|VALUE)_[A-Z_]+\b", text))
+        assert words <= {word for trait in of_plan(cell) for word in trait[2:]}, name
 
 
 @pytest.mark.parametrize(
@@ -62,6 +88,7 @@ def test_every_cell_is_a_parameter_the_others_with_the_slow_tests(
     traits: Callable[[type[Cell]], Traits],
 ) -> None:
     assert [p.values[0] for p in each_of(traits)] == list(SHIPPED)
+    assert [p.values[0] for p in each_name_of(traits)] == [c.definition.name for c in SHIPPED]
     marks = {mark.name for p in each_of(traits) for mark in p.marks}
     assert marks == {"slow"}
 

@@ -15,7 +15,7 @@ import cellgen
 import cellgen.jax
 from cellgen import cells, regularise
 from cellgen.errors import ArgumentError
-from tests.cover import each_of, of_equations
+from tests.cover import each_name_of, of_equations
 from tests.jax.arrays import call, drawn, function
 
 LENGTHS = np.array([3, 1])
@@ -28,7 +28,7 @@ def same(found: tuple, wanted: object) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", [pytest.param(p.id, marks=p.marks) for p in each_of(of_equations)])
+@pytest.mark.parametrize("name", each_name_of(of_equations))
 def test_every_cell_gives_what_its_kernel_gives_to_the_bit(name: str, dtype: str) -> None:
     cell, kernel = function(name), cellgen.load(name)
     given = drawn(cell, dtype)

@@ -31,7 +31,6 @@ from cellgen.cells import (
     MLSTM,
     RWKV4,
     RWKV6,
-    SHIPPED,
     DeltaNet,
     Elman,
     GatedDeltaNet,
@@ -51,6 +50,7 @@ from cellgen.cells.sru import SRU
 from cellgen.pipeline import programs_of, recurrence
 from cellgen.program.recurrence import RecurrenceClass
 from cellgen.views.show import as_data, as_text
+from tests.cover import each_of, of_equations
 
 K, D = Dim("K"), Dim("D")
 DENSE, BLOCK, DIAGONAL, RANK_ONE, MATRIX, MAX_PLUS, LINEAR = RecurrenceClass
@@ -273,7 +273,7 @@ def test_a_cell_is_of_the_class_of_its_hardest_state():
     assert [state.kind for state in found.states] == [DENSE, LINEAR]
 
 
-@pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
+@pytest.mark.parametrize("cell", each_of(of_equations))
 def test_show_prints_the_class_and_why(cell):
     found, programs = recurrence(cell), programs_of(cell)
     shown = as_text(programs)

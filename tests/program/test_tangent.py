@@ -56,8 +56,6 @@ from cellgen.schedule.over_time import products_together
 from cellgen.schedule.schedule import Product
 from tests.conftest import (
     CELLS,
-    ESTABLISHED,
-    NEWER,
     SIZES,
     VARIANTS,
     Arrays,
@@ -65,12 +63,13 @@ from tests.conftest import (
     draw,
     relative,
 )
+from tests.cover import each_of, of_equations
 
 ACCURACY = 1e-13
 """Complex step has no error of its own: what is left is the rounding of sums in another order."""
 
 every_one = pytest.mark.parametrize(
-    "cell", [*ESTABLISHED, *NEWER, *VARIANTS], ids=lambda cell: cell.definition.name
+    "cell", [*each_of(of_equations), *VARIANTS], ids=lambda cell: cell.definition.name
 )
 
 

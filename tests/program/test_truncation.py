@@ -10,7 +10,7 @@ from cellgen.cells import LIF, LSTM, SHIPPED, SLSTM, SLSTMExp
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.options import NONE
-from tests.conftest import ESTABLISHED, NEWER
+from tests.cover import each_of, of_all
 from tests.runtime.call.test_options import run, term_by_term
 
 SIZES = {"T": 5, "B": 4, "I": 3, "H": 6, "P": 2, "K": 2, "N": 2, "D": 3, "M": 4, "R": 2}
@@ -49,7 +49,7 @@ def case(cell):
     return arguments, draw([a for a in backward.arguments if a.optional], 1)
 
 
-@pytest.mark.parametrize("cell", [*ESTABLISHED, *NEWER], ids=lambda c: c.definition.name)
+@pytest.mark.parametrize("cell", each_of(of_all))
 @pytest.mark.parametrize("omit", [False, True], ids=["all given", "unread left out"])
 def test_terms_that_reach_every_state_give_the_whole_gradient(cell, omit):
     arguments, upstream = case(cell)

@@ -9,7 +9,6 @@ import pytest
 
 import cellgen
 from cellgen import Bias, Cell, H, I, Input, State, Static, Weight, sigmoid, tanh
-from cellgen.cells import SHIPPED
 from cellgen.language.ops import Pointwise
 from cellgen.language.value import Value
 from cellgen.program import differentiate as differentiation
@@ -18,6 +17,7 @@ from cellgen.program.over_time import unroll
 from cellgen.program.ssa import Program
 from cellgen.program.step import derive_functions
 from cellgen.views.find import find_one
+from tests.cover import each_of, of_equations
 from tests.runtime.call.test_sequences import STEP, draw, outputs_of, run_step_by_step
 
 
@@ -106,7 +106,7 @@ def test_an_slstm_takes_one_exponential_a_step_back_and_reads_no_maximum(name, f
     assert {str(v) for v in reverse.arguments} & {"m", "m_prev"} == read
 
 
-@pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
+@pytest.mark.parametrize("cell", each_of(of_equations))
 def test_the_deferred_part_computes_no_function_that_the_loop_has_computed(cell):
     programs = unroll(cell.definition)
     looped = {statement.target for statement in programs.reverse.statements}

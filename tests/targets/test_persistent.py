@@ -490,27 +490,33 @@ def staying(*changes: tuple[str, str]) -> CudaKernel:
 
 
 @with_cxx
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (720, "not all blocks of the launch run at once"),
+        pytest.param(801, "not support it", marks=pytest.mark.slow),
+    ],
+)
 def test_a_device_that_refuses_such_launches_has_the_steps_launched(
-    monkeypatch: pytest.MonkeyPatch,
+    error: int, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller is told once, by whichever error; a call that asks for the tier gets the error."""
-    for error, why in ((720, "not all blocks of the launch run at once"), (801, "not support it")):
-        kernel = staying(("seconds: any step", f"seconds, {error}: any step"))
-        device, given = OnHost(kernel, "float32"), inputs(kernel, OPEN)
-        lib = kernel.library().lib
-        with machine(kernel):
-            monkeypatch.setenv("CELLGEN_PERSISTENT", "0")
-            steps = device.sequence_forward(**given, tier="auto").h
-            lib.cellgen_emulation_fail(b"together", error)
-            with pytest.raises(DeviceError, match=why):
-                device.sequence_forward(**given, tier="cluster", graph=False)
-            lib.cellgen_emulation_fail(b"together", error)
-            monkeypatch.delenv("CELLGEN_PERSISTENT")
-            with pytest.warns(RuntimeWarning, match=f"refused a launch .*{why}.*launch by launch"):
-                first = device.sequence_forward(**given)
-            again = device.sequence_forward(**given)  # a warning would be an error
-        assert np.array_equal(steps, first.h)
-        assert np.array_equal(steps, again.h)
+    kernel = staying(("seconds: any step", f"seconds, {error}: any step"))
+    device, given = OnHost(kernel, "float32"), inputs(kernel, OPEN)
+    lib = kernel.library().lib
+    with machine(kernel):
+        monkeypatch.setenv("CELLGEN_PERSISTENT", "0")
+        steps = device.sequence_forward(**given, tier="auto").h
+        lib.cellgen_emulation_fail(b"together", error)
+        with pytest.raises(DeviceError, match=why):
+            device.sequence_forward(**given, tier="cluster", graph=False)
+        lib.cellgen_emulation_fail(b"together", error)
+        monkeypatch.delenv("CELLGEN_PERSISTENT")
+        with pytest.warns(RuntimeWarning, match=f"refused a launch .*{why}.*launch by launch"):
+            first = device.sequence_forward(**given)
+        again = device.sequence_forward(**given)  # a warning would be an error
+    assert np.array_equal(steps, first.h)
+    assert np.array_equal(steps, again.h)
 
 
 @pytest.mark.slow
@@ -597,8 +603,13 @@ def test_python_and_the_headers_mean_the_same_by_their_numbers() -> None:
         )
 
 
-def test_explain_says_which_cells_stay_and_why_others_do_not() -> None:
+@pytest.mark.slow
+def test_more_than_half_of_the_cells_stay() -> None:
+    """Plans of every cell that ships."""
     assert len(qualifying()) == 41
+
+
+def test_explain_says_which_cells_stay_and_why_others_do_not() -> None:
     told = staying_explained(plans_of(LSTM))
     assert "1 level of products" in told[0]
     assert told[0].startswith("sequence_forward: blocks stay on the device together")

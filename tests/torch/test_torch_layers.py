@@ -16,7 +16,8 @@ import cellgen.torch  # noqa: E402
 from cellgen import Cell, H, Input, State, Weight, cells, regularise  # noqa: E402
 from cellgen.language.value import Dim  # noqa: E402
 from cellgen.torch.roles import roles_of  # noqa: E402
-from tests.torch.drawn import SHIPPED, STATED, function  # noqa: E402
+from tests.cover import each_name_of, of_call  # noqa: E402
+from tests.torch.drawn import STATED, function  # noqa: E402
 
 DIMS = {
     "lstm_projection": {"P": 3},
@@ -55,7 +56,7 @@ def others(layer: cellgen.torch.CellLayers) -> dict[str, torch.Tensor]:
     return {name: torch.rand(shape) + 0.1 for name, shape in shapes.items()}
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", each_name_of(of_call))
 def test_every_cell_is_a_layer_that_learns_and_travels(name: str) -> None:
     both = feeds_itself(layers(name))
     layer = layers(name, 1 + both, bidirectional=both)

@@ -19,7 +19,8 @@ from cellgen.runtime.numbers import as_numbers  # noqa: E402
 from cellgen.torch import operators, schemas  # noqa: E402
 from cellgen.torch.derivatives import Call  # noqa: E402
 from cellgen.torch.registry import find  # noqa: E402
-from tests.torch.drawn import SHIPPED, drawn, function  # noqa: E402
+from tests.cover import each_name_of, of_call  # noqa: E402
+from tests.torch.drawn import drawn, function  # noqa: E402
 
 FORWARD = getattr(torch.ops.cellgen.forward, schemas.OVERLOAD)
 BACKWARD = getattr(torch.ops.cellgen.backward, schemas.OVERLOAD)
@@ -33,7 +34,7 @@ def test_the_operators_are_c() -> None:
     assert operators.is_native
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", each_name_of(of_call))
 def test_operators_give_what_the_kernel_gives_to_the_bit(name: str) -> None:
     cell = function(name)
     for dtype in (torch.float32, torch.float64):

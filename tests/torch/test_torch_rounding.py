@@ -80,6 +80,7 @@ def test_sums_that_differences_are_taken_of_are_not_rounded(
     assert max(found.values()) <= MOST[name], found
 
 
+@pytest.mark.slow
 def test_what_reaches_a_query_by_a_quotient_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """What reaches it by the numerator and by the denominator all but cancels: 1.9 times what
     rounding of arguments costs is lost of its bias and weight here, and 1.7 of what is read; where
@@ -89,6 +90,7 @@ def test_what_reaches_a_query_by_a_quotient_is_not_lost(monkeypatch: pytest.Monk
     assert max(found["d_b_q"], found["d_w_q"], found["h"]) <= 3.0, found
 
 
+@pytest.mark.slow
 def test_what_reaches_a_decay_is_not_lost_where_keys_are_erased(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -26,6 +26,7 @@ from cellgen.proof.over_time import STEP, forward_errors, gradient_errors, run_s
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.options import NONE, Options
 from tests.awkward_cells import AWKWARD
+from tests.cover import each_of, of_all
 
 CELLS = (Elman, GRU, GRUResetBefore, GRUBlockCell, LSTM, LSTMPeephole, LayerNormLSTM, MinLSTM)
 SHAPE = (7, 5, 3, 18)
@@ -53,7 +54,7 @@ CASES = {
     ),
 }
 
-cells = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.definition.name)
+cells = pytest.mark.parametrize("cell", each_of(of_all, CELLS))
 cases = pytest.mark.parametrize("options", CASES.values(), ids=CASES)
 
 

@@ -15,6 +15,7 @@ from cellgen.runtime.initial import Orthogonal, drawn
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.paths import generated_folder
 from tests.conftest import SIZES
+from tests.cover import each_name_of, of_call
 
 D, K, N, R = Dim("D"), Dim("K"), Dim("N"), Dim("R")
 
@@ -36,7 +37,7 @@ def some(kernel: Kernel, over_time: bool) -> dict[str, int]:
     return {name: SIZES[name] for name in function.dims}
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", each_name_of(of_call))
 def test_every_cell_starts(name: str) -> None:
     kernel = cellgen.load(name)
     sizes = some(kernel, over_time=True)

@@ -9,13 +9,13 @@ import pytest
 
 import cellgen
 from cellgen import ArgumentError, Cell, Dim, H, I, Input, Scalar, State, Static, Weight, tanh
-from cellgen.cells import SHIPPED
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.kernel import Kernel
+from tests.cover import each_name_of, of_call
 
 Arrays = dict[str, Any]
 SIZES = {"T": 6, "B": 5, "I": 3, "H": 5, "K": 2, "N": 2, "D": 3, "P": 3, "R": 2, "M": 4}
-every_kernel = pytest.mark.parametrize("name", [cell.definition.name for cell in SHIPPED])
+every_kernel = pytest.mark.parametrize("name", each_name_of(of_call))
 
 
 class Run:

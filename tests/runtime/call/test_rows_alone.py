@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cellgen
-from cellgen.cells import SHIPPED
+from tests.cover import each_name_of, of_all
 from tests.random_cells import draw_arrays
 
 SIZES = {"T": 3, "B": 37, "I": 19, "H": 36, "K": 4, "D": 9, "M": 5, "N": 4}
@@ -16,7 +16,6 @@ SIZES = {"T": 3, "B": 37, "I": 19, "H": 36, "K": 4, "D": 9, "M": 5, "N": 4}
 OTHER = 6
 BATCHES = ([0], [36], [5, 3], [4, 5, 6, 7], [30, 2, 11, 12, 13, 14, 15, 16, 1, 0, 9], [*range(20)])
 """One row, the last one, rows in another order, as many as a tile has, more, and half of them."""
-NAMES = [cell.definition.name for cell in SHIPPED]
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -73,7 +72,7 @@ def assert_rows_are_alone(rows: Rows, **options: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", each_name_of(of_all))
 def test_a_row_has_the_bits_that_it_has_alone(name: str, dtype: type) -> None:
     assert_rows_are_alone(Rows(name, dtype))
 

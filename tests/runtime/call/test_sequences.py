@@ -74,6 +74,7 @@ from cellgen.schedule.over_time import (
 from cellgen.schedule.schedule import BufferKind, Loop, Product, Store
 from cellgen.targets.interface import sequence_signatures
 from tests.conftest import TYPICAL, relative
+from tests.cover import each_of, of_all
 from tests.drivers import OBSERVED
 
 # float64: rounding of sums of up to 10^3 terms over up to 30 steps. float32: the same at 6e-8,
@@ -82,7 +83,7 @@ TOLERANCE = {np.float64: 1e-11, np.float32: 2e-4}
 SHAPES = ((3, 4, 5, 7), (1, 1, 1, 1), (4, 2, 3, 17), (6, 33, 20, 40), (30, 3, 9, 16), (1, 5, 4, 33))
 EMPTY = ((0, 2, 3, 4), (2, 0, 3, 4), (3, 2, 0, 4))
 
-cells = pytest.mark.parametrize("cell", TYPICAL, ids=lambda cell: cell.definition.name)
+cells = pytest.mark.parametrize("cell", each_of(of_all, TYPICAL))
 
 
 @cache

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from cellgen.cells import SHIPPED
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import lengths
 from cellgen.runtime.call.checkpoints import checkpoints, kept_items
@@ -19,6 +18,7 @@ from cellgen.runtime.folders import read_interface
 from cellgen.runtime.numbers import USUAL
 from cellgen.runtime.options import BACKWARD, BF16, FORWARD, FULL, Options
 from cellgen.runtime.paths import generated_folder
+from tests.cover import each_name_of, of_call
 from tests.runtime.call.test_dimensions import Described
 from tests.runtime.call.test_dimensions import library as library  # a fixture
 
@@ -71,7 +71,7 @@ def bits(function: Function, names: Any) -> int:
     return sum(1 << k for k, a in numbered if not a.over_time or a.name in names)
 
 
-@pytest.mark.parametrize("name", [cell.definition.name for cell in SHIPPED])
+@pytest.mark.parametrize("name", each_name_of(of_call))
 def test_c_forms_what_python_forms_forward(name: str, library: ctypes.CDLL) -> None:
     cell = Described(read_interface(generated_folder() / name))
     (function,) = (f for f in cell.interface.functions if f.name == FORWARD)
@@ -91,7 +91,7 @@ def test_c_forms_what_python_forms_forward(name: str, library: ctypes.CDLL) -> N
         assert found == in_python(outputs, function, options, sizes, saves=bool(saves)), options
 
 
-@pytest.mark.parametrize("name", [cell.definition.name for cell in SHIPPED])
+@pytest.mark.parametrize("name", each_name_of(of_call))
 def test_c_forms_what_python_forms_backward(name: str, library: ctypes.CDLL) -> None:
     cell = Described(read_interface(generated_folder() / name))
     (function,) = (f for f in cell.interface.functions if f.name == BACKWARD)
@@ -108,7 +108,7 @@ def test_c_forms_what_python_forms_backward(name: str, library: ctypes.CDLL) -> 
         assert found == in_python(outputs, of_call, options, sizes, saves=True), options
 
 
-@pytest.mark.parametrize("name", [cell.definition.name for cell in SHIPPED])
+@pytest.mark.parametrize("name", each_name_of(of_call))
 def test_c_keeps_in_16_bits_what_python_keeps(name: str, library: ctypes.CDLL) -> None:
     cell = Described(read_interface(generated_folder() / name))
     for number, function in enumerate(cell.interface.functions):
@@ -127,7 +127,7 @@ def test_c_keeps_in_16_bits_what_python_keeps(name: str, library: ctypes.CDLL) -
 
 
 @pytest.mark.parametrize("skips", [False, True])
-@pytest.mark.parametrize("name", [cell.definition.name for cell in SHIPPED])
+@pytest.mark.parametrize("name", each_name_of(of_call))
 def test_c_keeps_what_python_keeps_at_checkpoints(
     name: str, skips: bool, library: ctypes.CDLL
 ) -> None:

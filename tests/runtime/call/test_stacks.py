@@ -14,7 +14,8 @@ from cellgen.proof.over_time import STEP, run_steps
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.options import Options
 from cellgen.runtime.stacks import Layers
-from tests.conftest import ESTABLISHED, NEWER, Contexts
+from tests.conftest import Contexts
+from tests.cover import each_of, of_call
 from tests.language.test_regularise import PROVED
 
 T, B, I, H = 6, 4, 3, 5
@@ -229,7 +230,7 @@ def near(found, expected):
 
 
 @pytest.mark.parametrize(
-    "cell", [*ESTABLISHED, *NEWER, *PROVED, Contexts], ids=lambda c: c.definition.name
+    "cell", [*each_of(of_call), *PROVED, Contexts], ids=lambda c: c.definition.name
 )
 def test_every_cell_stacks_with_all_options_together(cell):
     kernel, x, nested, shared = described(cell)

@@ -23,7 +23,8 @@ from cellgen.runtime.paths import generated_folder, include_folder
 from cellgen.runtime.streams.part import StreamedLayer
 from cellgen.runtime.streams.stream import Stream
 from tests.conftest import SIZES
-from tests.runtime.call.test_parameters import FIXED, SHIPPED
+from tests.cover import each_name_of, of_call
+from tests.runtime.call.test_parameters import FIXED
 
 HERE = Path(__file__).parent
 Arrays = dict[str, np.ndarray]
@@ -48,7 +49,7 @@ def some(*shape: int) -> np.ndarray:
     return rng(1).standard_normal(shape, np.float32)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", each_name_of(of_call))
 def test_every_cell_has_the_bits_of_its_sequence(name: str) -> None:
     kernel = cellgen.load(name)
     function = kernel.sequence_forward.function
