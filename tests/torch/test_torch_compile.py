@@ -96,7 +96,7 @@ def test_opcheck_of_steps_that_do_not_count() -> None:
     ids=["inductor", "inductor, two layers", "aot_eager, two layers"],
 )
 def test_compiled_in_one_graph_with_gradients(backend: str, options: dict[str, Any]) -> None:
-    """Machine code of one layer costs a third of what that of two layers in both directions does."""
+    """Machine code each time for one layer: that of four costs three times as much."""
     model = Tagger(**options)
     x = torch.randn(6, 2, 3)
     compiled = torch.compile(model, fullgraph=True, backend=backend)
