@@ -97,8 +97,7 @@ def _shipped() -> set[str]:
 
 
 def _is_shipped(source: Source) -> bool:
-    origin = ORIGIN.search(source.init)
-    return origin is not None and origin[1].startswith(SHIPPED_ORIGIN)
+    return source.origin.startswith(SHIPPED_ORIGIN)
 
 
 def cell_files(folder: Path, source: Source, target: str = DEFAULT) -> dict[Path, str]:

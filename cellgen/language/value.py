@@ -323,8 +323,31 @@ def format_axis(axis: Expr) -> str:
     >>> format_axis(H * 2 + I)
     'I + 2*H'
     """
-    terms = sorted(sympify(axis).expand().as_ordered_terms(), key=_axis_key)
-    return " + ".join(str(term) for term in terms)
+    return " + ".join(map(str, _terms(axis)))
+
+
+def axis_factors(axis: Expr) -> list[list[Expr]]:
+    """Terms of an axis length as people write them, each as what it multiplies.
+
+    >>> axis_factors(2 * H**2 + I)
+    [[I], [2, H, H]]
+    """
+    return [
+        [one for f in term.as_ordered_factors() for one in _repeated(f)] for term in _terms(axis)
+    ]
+
+
+def is_factor(axis: Expr) -> bool:
+    """Whether a length is written without a sum or a product: no factor needs brackets then."""
+    return sum(map(len, axis_factors(axis))) == 1
+
+
+def _terms(axis: Expr) -> list[Expr]:
+    return sorted(sympify(axis).expand().as_ordered_terms(), key=_axis_key)
+
+
+def _repeated(factor: Expr) -> list[Expr]:
+    return [factor.base] * int(factor.exp) if factor.is_Pow else [factor]
 
 
 def _axis_key(term: Expr) -> tuple[int, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import isfinite, isinf
 from typing import ClassVar
@@ -16,14 +16,11 @@ from cellgen.language.constants import DOUBLE, SINGLE, Precision, nearest, shown
 from cellgen.language.graph import WRITTEN_AS_PRODUCT
 from cellgen.language.notation import ATOM, PRODUCT, SUM, Notation, Text
 from cellgen.language.ops import PointwiseRow
-from cellgen.language.value import Dim, format_axis
-from cellgen.runtime.abi import c_dim
+from cellgen.language.value import Dim, axis_factors, is_factor
+from cellgen.runtime.abi import axis_terms, c_dim, term_dims
 
 _CALL = re.compile(r"\w+\(\{\d\}(, \{\d\})*\)\Z")
 """A spelling that is one call of its arguments, so that no piece needs brackets."""
-
-_SQUARE = re.compile(r"(\w+)\*\*(\d+)")
-"""``D**2``: one dimension twice."""
 
 _LOOSEST = SUM - 1
 """A spelling that is an expression of its own: in brackets wherever it is not alone."""
@@ -113,18 +110,15 @@ def c_axis(axis: Expr) -> str:
     >>> c_axis(H * H)
     'nH * nH'
     """
-    terms = []
-    spelled = _SQUARE.sub(lambda power: "*".join([power[1]] * int(power[2])), format_axis(axis))
-    for term in spelled.split(" + "):
-        factors = [c_dim(f) if f[0].isalpha() else f for f in term.split("*")]
-        terms.append(" * ".join(factors))
-    return " + ".join(terms)
+    terms = [
+        [c_dim(str(f)) if f.is_Symbol else str(f) for f in term] for term in axis_factors(axis)
+    ]
+    return " + ".join(map(" * ".join, terms))
 
 
 def c_factor(axis: Expr) -> str:
     """Print an axis length as a factor, in brackets where it is a sum or a product."""
-    printed = c_axis(axis)
-    return f"({printed})" if " " in printed else printed
+    return c_axis(axis) if is_factor(axis) else f"({c_axis(axis)})"
 
 
 def c_start(initial: float) -> str:
@@ -138,15 +132,19 @@ def c_start(initial: float) -> str:
     return f"(real){initial!r}" if initial else ""
 
 
-def c_mul(text: str) -> str:
-    """Put a printed length into brackets where it is a sum or a product."""
-    return f"({text})" if " " in text else text
+def c_factors(axes: Iterable[str]) -> str:
+    """Print the product of axis lengths of an interface in C.
+
+    >>> c_factors(["2*H**2", "I + 1"]), c_factors(["H"]), c_factors([])
+    ('(2 * nH * nH) * (nI + 1)', 'nH', '')
+    """
+    return " * ".join(map(_factor_of_interface, axes))
 
 
-def c_axis_text(axis: str) -> str:
-    """Print an axis length of an interface in C."""
-    terms = []
-    for term in axis.split(" + "):
-        factors = [c_dim(f) if f[0].isalpha() else f for f in term.split("*")]
-        terms.append(" * ".join(factors))
-    return " + ".join(terms)
+def _factor_of_interface(axis: str) -> str:
+    terms = [
+        [*([str(many)] if many != 1 or not names else []), *map(c_dim, term_dims(names))]
+        for many, names in axis_terms(axis)
+    ]
+    text = " + ".join(map(" * ".join, terms))
+    return text if sum(map(len, terms)) == 1 else f"({text})"

@@ -137,12 +137,11 @@ def _kernel(row: Operator) -> str:
     )
     inner = "\n".join(f"        {line}" for line in lines)
     letters = [name.upper() for name in operands]
-    types = ", ".join([*letters, "Y"])
+    types = [*letters, "Y"]
     arrays = [f"cellgen_rows<const {name.upper()}> {name}" for name in operands]
-    listed, template = ", ".join([*arrays, "cellgen_rows<Y> y"]), f"typename {types}"
-    template = template.replace(", ", ", typename ")
+    listed, template = ", ".join([*arrays, "cellgen_rows<Y> y"]), ", typename ".join(types)
     return f"""/* {row.name}: {running.says} */
-template <{template}>
+template <typename {template}>
 __global__ void cellgen_{row.name}_heads(
     int64_t rows, int64_t width, int64_t units, int64_t after, {listed})
 {{
@@ -157,13 +156,13 @@ __global__ void cellgen_{row.name}_heads(
     }}
 }}
 
-template <{template}>
+template <typename {template}>
 void cg_{row.name}(cellgen_run *run, int64_t rows, int64_t heads, int64_t units, int64_t after,
     {listed})
 {{
     const int64_t width = heads * after;
-    CELLGEN_ELEMENTS(run, (cellgen_{row.name}_heads<{types}>), rows, width, units, after, {
-        ", ".join([*operands, "y"])
-    });
+    CELLGEN_ELEMENTS(run, (cellgen_{row.name}_heads<{
+        ", ".join(types)
+    }>), rows, width, units, after, {", ".join([*operands, "y"])});
 }}
 """

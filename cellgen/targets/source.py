@@ -46,6 +46,8 @@ class Source:
 
     name: str
     interface: Interface
+    origin: str
+    """Where the cell is declared: a module and a class."""
     init: str
     stub: str
     """Types of the package, for type checkers."""
@@ -88,7 +90,8 @@ def render(cell: PlannedCell, targets: Iterable[str] = ()) -> Source:
     stub = package_stub(cell.interface, cell.head.title, cell.head.origin)
     described = interface_text(cell.interface, cell.head.origin)
     rendered = {name: target_of(name).render(cell) for name in tuple(targets) or TARGETS}
-    return Source(cell.definition.name, cell.interface, init, stub, described, rendered)
+    name, origin = cell.definition.name, cell.head.origin
+    return Source(name, cell.interface, origin, init, stub, described, rendered)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from cellgen.runtime.abi import Argument
 from cellgen.runtime.names import c_member
 from cellgen.schedule.device.over_time import ArrayOverTime, ArraysOverTime
 from cellgen.schedule.schedule import flat
-from cellgen.targets.c_expressions import c_axis, c_axis_text, c_mul, c_start
+from cellgen.targets.c_expressions import c_axis, c_factors, c_start
 
 
 class OptionLines:
@@ -204,4 +204,4 @@ def _width(value: Value) -> str:
 
 def _units(item: Argument) -> str:
     """Elements of a row of one step."""
-    return " * ".join(c_mul(c_axis_text(axis)) for axis in item.shape[2:])
+    return c_factors(item.shape[2:])

@@ -21,7 +21,7 @@ from cellgen.schedule.device.places import (
     Source,
 )
 from cellgen.schedule.schedule import View
-from cellgen.targets.c_expressions import c_axis, c_axis_text, c_factor, c_mul
+from cellgen.targets.c_expressions import c_axis, c_factor, c_factors
 
 _STEPS = {
     Moment.BEFORE: "(step - 1)",
@@ -149,6 +149,6 @@ def extent(of: Extent) -> str:
     if of.need is NeededWhen.TOGETHER:
         return f"CELLGEN_IF_STAYS({text})"
     if of.need is NeededWhen.MOVED:
-        units = " * ".join(c_mul(c_axis_text(axis)) for axis in of.axes)
+        units = c_factors(of.axes)
         return f"CELLGEN_IF_MOVED({of.moved}, {text} * {factor(units)})"
     return text

@@ -15,7 +15,7 @@ from sympy import Expr
 from cellgen.language.constants import DOUBLE, SINGLE, nearest
 from cellgen.language.notation import Text
 from cellgen.language.ops import PointwiseRow
-from cellgen.language.value import Dim, Shape, format_axis
+from cellgen.language.value import Dim, Shape, axis_factors, is_factor
 from cellgen.runtime.names import spelled
 from cellgen.targets.c_expressions import CNotation
 
@@ -24,10 +24,8 @@ DTYPES = ("float", "double")
 
 BYTES = {"float": 4, "double": 8}
 
-_NAME = re.compile(r"[^\W\d]\w*")
 _OWN = re.compile(r"\bcg_(\w+)\(")
 """A function of the runtime in the C of a row."""
-_POWER = re.compile(r"(\w+)\*\*(\d+)")
 
 
 def number(value: float, dtype: str) -> str:
@@ -57,13 +55,15 @@ class Lengths:
 
     def __call__(self, axis: Expr) -> str:
         """Spell a length: ``GRU_I + 2 * GRU_H``."""
-        text = _POWER.sub(lambda match: "*".join([match[1]] * int(match[2])), format_axis(axis))
-        return _NAME.sub(lambda match: self.name(match[0]), text).replace("*", " * ")
+        terms = [
+            [self.name(str(f)) if f.is_Symbol else str(f) for f in term]
+            for term in axis_factors(axis)
+        ]
+        return " + ".join(map(" * ".join, terms))
 
     def factor(self, axis: Expr) -> str:
         """Spell a length as a factor, in brackets where it is a sum or a product."""
-        text = self(axis)
-        return f"({text})" if " " in text else text
+        return self(axis) if is_factor(axis) else f"({self(axis)})"
 
     def product(self, shape: Shape) -> str:
         """Spell how many elements a shape has: ``GRU_B * GRU_H``."""
@@ -72,7 +72,7 @@ class Lengths:
     def bracketed(self, shape: Shape) -> str:
         """The same as a factor."""
         text = self.product(shape)
-        return f"({text})" if " " in text else text
+        return f"({text})" if len(shape) > 1 else text
 
     def times(self, index: str, length: Expr) -> str:
         """Spell an index by a length; nothing for an index of 0."""

@@ -5,7 +5,6 @@ Input: ``MemoryText``. Output: parts of a ``LayerPlan``.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -255,8 +254,11 @@ def _parameters(m: MemoryText, kernel: str) -> str:
     constants = ["K", "V", "BT", "BK", "BV", *flags, "GAPS", "RESETS", *_exactness(m), "PRECISION"]
     parts = [_parameter(name) for name in dict.fromkeys(names(m))]
     parts += [*SIZES, *(f"{name}: tl.constexpr" for name in constants)]
-    whole = [part.replace(" ", "\0") for part in parts]
-    return "\n".join(textwrap.wrap(", ".join(whole), 94)).replace("\0", " ") + ","
+    lines = [""]
+    for part in parts:
+        fits = len(lines[-1]) + len(part) < 93
+        lines[-1:] = [f"{lines[-1]} {part},".lstrip()] if fits else [lines[-1], f"{part},"]
+    return "\n".join(lines)
 
 
 def _parameter(name: str) -> str:

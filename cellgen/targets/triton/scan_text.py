@@ -12,7 +12,7 @@ from sympy import Expr
 
 from cellgen.errors import DerivationError
 from cellgen.language.notation import text
-from cellgen.language.value import Dim, Value, format_axis
+from cellgen.language.value import Dim, Value, axis_factors, format_axis, is_factor
 from cellgen.program.ssa import Program, Statement
 from cellgen.targets.head import in_ascii, safe
 from cellgen.targets.templates import fill
@@ -292,9 +292,11 @@ def width_text(axes: Axes) -> str:
     >>> width_text((H,)), width_text((2 * H, H)), width_text(())
     ('H', '(2 * H) * H', '1')
     """
-    factors = [format_axis(axis).replace("**", " ** ").replace("*", " * ") for axis in axes]
-    texts = [f"({factor})" if " " in factor else factor for factor in factors]
-    return " * ".join(texts) or "1"
+    terms = [[" * ".join(map(str, term)) for term in axis_factors(axis)] for axis in axes]
+    texts = [" + ".join(each) for each in terms]
+    return (
+        " * ".join(t if is_factor(a) else f"({t})" for a, t in zip(axes, texts, strict=True)) or "1"
+    )
 
 
 def _place(axis: Expr) -> str:

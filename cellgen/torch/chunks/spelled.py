@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import linecache
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from keyword import iskeyword
 from typing import TypeAlias
@@ -121,11 +121,18 @@ class TorchText:
         """A sum or a product, in the order in which it is printed; minus is no factor."""
         terms = sorted(expression.args, key=order_key)
         if expression.is_Mul:
-            minus = "-" if -1 in terms else ""
-            of = " * ".join(self.pointwise(term) for term in terms if term != -1)
-            return f"({minus}{of})"
-        text = " + ".join(self.pointwise(term) for term in terms)
-        return f"({text.replace('+ (-', '- (')})"
+            return f"({'-' if _is_negated(expression) else ''}{self._product(terms)})"
+        text = self.pointwise(terms[0])
+        for term in terms[1:]:
+            is_less = _is_negated(term)
+            rest = f"({self._product(term.args)})" if is_less else self.pointwise(term)
+            text += f" - {rest}" if is_less else f" + {rest}"
+        return f"({text})"
+
+    def _product(self, factors: Iterable[Expr]) -> str:
+        """A product, but for its sign."""
+        of = sorted((factor for factor in factors if factor != -1), key=order_key)
+        return " * ".join(map(self.pointwise, of))
 
     def _power(self, power: Expr) -> str:
         base = self.pointwise(power.base)
@@ -134,6 +141,10 @@ class TorchText:
         exponent = int(power.exp)
         whole = base if abs(exponent) == 1 else f"{base} ** {abs(exponent)}"
         return f"(1 / {whole})" if exponent < 0 else f"({whole})"
+
+
+def _is_negated(expression: Expr) -> bool:
+    return bool(expression.is_Mul) and -1 in expression.args
 
 
 def _number(number: float) -> str:

@@ -1,0 +1,57 @@
+"""No text is searched after it is written: what a target knows is a value."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "cellgen"
+FOLDERS = ("targets", "schedule", "runtime/device")
+SEARCHES = frozenset(
+    {"sub", "subn", "findall", "finditer", "search", "match", "fullmatch"}
+    | {"partition", "rpartition", "splitlines"}
+)
+READS = {
+    "targets/c/source.py": "a plan's text, line by line, to show it",
+    "targets/c_expressions.py": "how a row of the operator table is spelled",
+    "targets/embedded/functions.py": "headers by hand, of which an export gets functions",
+    "targets/embedded/spelling.py": "how a row of the operator table is spelled",
+    "targets/head.py": "the equations and the docstring of an author",
+    "targets/running.py": "how a row of the operator table is spelled",
+    "targets/triton/expressions.py": "how a row of the operator table is spelled",
+    "targets/triton/names.py": "templates by hand, for the names that they take",
+    "runtime/device/arrays.py": "names of modules",
+    "runtime/device/assemblers.py": "what a program says of its version",
+    "runtime/device/backend.py": "what a program says of its version",
+    "runtime/device/nvcc.py": "an environment variable",
+    "runtime/device/nvrtc.py": "names of architectures, and what a compiler says",
+}
+"""The files that take a text apart, and which: none that cellgen has written."""
+
+
+def searches(path: Path) -> Iterator[str]:
+    """The calls of a file that look into a text."""
+    calls = (
+        n.func for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Call)
+    )
+    for called in calls:
+        if isinstance(called, ast.Attribute) and called.attr in SEARCHES:
+            yield f"{path.name}:{called.lineno} {ast.unparse(called)}"
+
+
+def test_no_text_is_searched_after_it_is_written() -> None:
+    paths = [path for folder in FOLDERS for path in (PACKAGE / folder).rglob("*.py")]
+    found = {str(path.relative_to(PACKAGE)): list(searches(path)) for path in paths}
+    others = {path: calls for path, calls in found.items() if calls and path not in READS}
+    assert not others, (
+        f"{others}: give what is looked for as a value beside the text; where the text is not "
+        f"cellgen's own, say in READS whose it is"
+    )
+    assert all(found[path] for path in READS), "a row of READS that is not needed"
+
+
+def test_a_search_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "spelling.py"
+    path.write_text("import re\nhas = re.search('cg_', text)\nhead = text.partition(';')[0]\n")
+    assert list(searches(path)) == ["spelling.py:2 re.search", "spelling.py:3 text.partition"]
