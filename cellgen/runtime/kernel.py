@@ -25,6 +25,7 @@ from cellgen.runtime.build.shared_object import Built, build
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.call.arguments import no_function_error
 from cellgen.runtime.call.backward import SequenceBackward
+from cellgen.runtime.call.called import called_as, form_error
 from cellgen.runtime.call.forward import SequenceForward
 from cellgen.runtime.call.function import KernelFunction
 from cellgen.runtime.call.over_time import TimeFunction
@@ -114,12 +115,14 @@ class Kernel(ShownInNotebooks):
         state = "loaded" if self._library else "not built yet" if not self._built else "built"
         return f"<kernel {self.name}: {', '.join(self.functions)}; {state}>"
 
+    @called_as("sources()")
     def sources(self) -> SourceFiles:
         """Read what the kernel is compiled from. Raises BuildError when files are missing."""
         if isinstance(self._sources, SourceFiles):
             return self._sources
         return SourceFiles.read(self._sources, self.name, self._include)
 
+    @called_as("digest()")
     def digest(self) -> str:
         """Identify what the kernel computes and how it lays out what one call hands to another.
 
@@ -130,6 +133,7 @@ class Kernel(ShownInNotebooks):
             self._digest = self.sources().digest
         return self._digest
 
+    @called_as("build()")
     def build(self) -> Built:
         """Compile the kernel unless the cache has it, and load it; tell which it was.
 
@@ -143,6 +147,7 @@ class Kernel(ShownInNotebooks):
                 self._built, self._sources = built, sources  # what runs, should files change
             return self._built
 
+    @called_as("shapes({dims})")
     def shapes(self, **sizes: int) -> dict[str, tuple[int, ...]]:
         """Return the shape of every array of a call by name: ``shapes(T=7, B=2, I=3, H=4)``.
 
@@ -151,6 +156,7 @@ class Kernel(ShownInNotebooks):
         """
         return shapes_of(self.interface, sizes)
 
+    @called_as("init(np.random.default_rng(0), {sizes})")
     def init(
         self,
         rng: np.random.Generator,
@@ -182,6 +188,7 @@ class Kernel(ShownInNotebooks):
             raise BuildError(f"{self.name}.pack: this cell has no sequence_forward to pack for")
         return function.pack(*unnamed, **weights)
 
+    @called_as("stream(weights), weights being arrays by name")
     def stream(
         self,
         weights: Mapping[str, object],
@@ -207,8 +214,10 @@ class Kernel(ShownInNotebooks):
             self, weights, rows, room, block, output=output, products=products, sizes=sizes
         )
 
-    def library(self) -> Library:
+    def library(self, /, *unnamed: Never, **named: Never) -> Library:
         """Return the loaded shared object, built first if need be. Raises BuildError."""
+        if unnamed or named:
+            raise form_error("library", "library()", "it takes none", self, *unnamed, **named)
         if self._library is None:
             self.build()
         assert self._library is not None

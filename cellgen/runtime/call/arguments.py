@@ -185,7 +185,7 @@ def unnamed_error(label: str, function: Function, unnamed: Sequence[object]) -> 
         first, also = accept.a_type(unnamed[0]), ", or what this has with ** before it"
     return ArgumentError(
         f"{label}: {len(unnamed)} argument{'s' * (len(unnamed) > 1)} without a name, the first "
-        f"{first}; pass each by name: {_by_name(function)}{also}"
+        f"{first}; pass each by name: {by_name(function)}{also}"
     )
 
 
@@ -198,11 +198,12 @@ def no_function_error(
     usual = next((f for f in functions if f.name == "sequence_forward"), functions[0])
     return ArgumentError(
         f"{name}: a kernel is called as kernel({values}), expected one of its functions, {known}; "
-        f"write kernel.{usual.name}({_by_name(usual)})"
+        f"write kernel.{usual.name}({by_name(usual)})"
     )
 
 
-def _by_name(function: Function) -> str:
+def by_name(function: Function) -> str:
+    """The arrays of a function as they are passed: ``x=..., h_prev=...``."""
     return ", ".join(f"{item.name}=..." for item in function.arguments if not item.is_scalar)
 
 

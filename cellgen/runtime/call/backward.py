@@ -12,6 +12,7 @@ from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import as_steps, check_call, take_out, unnamed_error
 from cellgen.runtime.call.bound import BoundCall
+from cellgen.runtime.call.called import called_as
 from cellgen.runtime.call.checkpoints import Checkpoints
 from cellgen.runtime.call.forward import SequenceForward
 from cellgen.runtime.call.frameworks import adopt, has_foreign, saved_as_numpy
@@ -119,6 +120,7 @@ class SequenceBackward(TimeFunction):
         function = self._variant(call.get("per_row"), _run_of(call.get("saved")))
         return super(SequenceBackward, function).bind(*unnamed, out=out, **call)
 
+    @called_as("measure({arguments})")
     def measure(self, *, threads: int | None = None, **arguments: object) -> SequencePlan:
         """Time the plans that come into question; see ``TimeFunction.measure``."""
         function = self._variant(arguments.get("per_row"), _run_of(arguments.get("saved")))
@@ -127,8 +129,7 @@ class SequenceBackward(TimeFunction):
     def _variant(self, mode: object, run: ForwardRun | None) -> SequenceBackward:
         """This function as a call has it.
 
-        With the shapes of results row by row, and without the arguments that a forward pass makes
-        where it makes them once more itself.
+        With results row by row, and without the arguments that it makes once more itself.
         """
         function = self if not mode or self._mode else self._rows(mode)
         return function if run is None or not run.checkpoint else function._over_segments()

@@ -166,6 +166,7 @@ class KernelFunction(ShownInNotebooks):
             if name in arguments and arguments[name] is None:
                 del arguments[name]
         if gradients is not None and not self._wanted.on_request:
+            self._wanted.refuse_all(gradients)
             arguments["gradients"] = gradients  # refused as any other name
             gradients = None
         results = {} if out is None else take_out(self.__qualname__, self._fields, out)

@@ -18,6 +18,7 @@ from cellgen.runtime.abi import ERROR_CODES, UNFIT_PLAN, Function
 from cellgen.runtime.call import prepared
 from cellgen.runtime.call.arguments import DTYPES, check_call, take_out, unnamed_error
 from cellgen.runtime.call.bound import BoundCall
+from cellgen.runtime.call.called import called_as
 from cellgen.runtime.call.checkpoints import Checkpoints
 from cellgen.runtime.call.door import Door
 from cellgen.runtime.call.frameworks import adopt, has_foreign
@@ -256,6 +257,7 @@ class TimeFunction(KernelFunction):
 
     # --- plans ---
 
+    @called_as("plan({dims})")
     def plan(
         self,
         *,
@@ -272,6 +274,7 @@ class TimeFunction(KernelFunction):
         library, interface = self._kernel.library(), self._kernel.interface
         return choose(library, interface, self.function, suffix, dims, threads, constants)
 
+    @called_as("measure({arguments})")
     def measure(self, *, threads: int | None = None, **arguments: object) -> SequencePlan:
         """Time the plans that come into question on these arguments; return the fastest.
 

@@ -18,6 +18,7 @@ class Wanted:
     def __init__(self, label: str, function: Function) -> None:
         self._where = label
         self._names = tuple(item.name for item in function.results)
+        self._has_gradients = any(item.role == "gradient" for item in function.results)
         self.on_request = frozenset(item.name for item in function.results if item.optional)
 
     def left_out(self, gradients: object) -> frozenset[str]:
@@ -38,6 +39,15 @@ class Wanted:
     def unformed(self, gradients: object) -> frozenset[str]:
         """Those among the results left out from which nothing else follows."""
         return self.left_out(gradients) & self.on_request
+
+    def refuse_all(self, gradients: object) -> None:
+        """Raise ArgumentError where there are gradients, and none that can be left out."""
+        if self._has_gradients:
+            raise ArgumentError(
+                f"{self._where}: gradients is {accept.shown(gradients)}, expected nothing: it "
+                f"names the results that are wanted, and this function always forms all of "
+                f"{', '.join(self._names)}; leave gradients out"
+            )
 
     def refuse(self, names: Collection[str], gradients: object) -> None:
         """Raise ArgumentError where ``out`` has a result that is left out."""

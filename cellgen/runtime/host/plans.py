@@ -108,9 +108,10 @@ def choose(
     fitting = all(accept.is_whole(size) for size in dims.values())
     if sorted(dims) != sorted(function.dims) or not fitting:
         listed = ", ".join(f"{n}={accept.shown(size)}" for n, size in dims.items()) or "none"
+        form = ", ".join(f"{name}=..." for name in function.dims)
         raise ArgumentError(
             f"{where}: a plan needs the dimensions {', '.join(function.dims)}, each an integer "
-            f"from 0 to 2**63 - 1; found {listed}"
+            f"from 0 to 2**63 - 1; found {listed}; write plan({form})"
         )
     sizes = [accept.whole(where, name, dims[name]) for name in function.dims]
     ffi = library.ffi
