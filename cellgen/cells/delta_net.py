@@ -99,7 +99,7 @@ class GatedDeltaNet2(Cell, name="gated_delta_net_2"):
 
 class DeltaProduct(Cell):
     """Two steps of the delta rule for each input, N heads: beta reaches 2, so that a step can
-    reflect (Siems et al. 2025, arXiv:2502.10297, with two Householder factors)."""
+    reflect (Siems et al. 2025, arXiv:2502.10297, the product of two Householder factors)."""
 
     x, s_prev = Input(I), State(N, D, K)
     w_q, w_k_1, w_k_2 = Weight(I, N, K), Weight(I, N, K), Weight(I, N, K)
@@ -119,7 +119,8 @@ class DeltaProduct(Cell):
 class Comba(Cell):
     """Delta rule in a closed loop, N heads: what the memory held before its decay is fed back at a
     rate b of its own, and the query is corrected along the key by d (Hu et al. 2025,
-    arXiv:2506.02475; the decay as in Gated DeltaNet)."""
+    arXiv:2506.02475, the scalar-plus-low-rank transition with feedback of state and output; the
+    decay as in Gated DeltaNet)."""
 
     x, s_prev = Input(I), State(N, D, K)
     w_q, w_k = Weight(I, N, K), Weight(I, N, K)

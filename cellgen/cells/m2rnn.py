@@ -10,7 +10,7 @@ N, D, K = Dim("N"), Dim("D"), Dim("K")
 class M2RNN(Cell, name="m2rnn"):
     """Matrix-to-matrix RNN (M2RNN) of N heads: a matrix of K x D, mapped by a weight and tanh with
     the outer product of a key and a value, kept by a forget gate (Mishra et al. 2026,
-    arXiv:2603.14360; before gate, norm and projection)."""
+    arXiv:2603.14360, the recurrence of a head; before gate, norm and projection)."""
 
     x, s_prev = Input(I), State(N, K, D)
     w_q, w_k, w_v = Weight(I, N, K), Weight(I, N, K), Weight(I, N, D)

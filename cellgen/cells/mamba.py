@@ -66,9 +66,10 @@ def _turned(
 
 class Mamba3(Cell, name="mamba3"):
     """Selective state space of N heads, whose K complex states turn at rates that the input says
-    and whose inputs enter by the trapezoidal rule (Lahoti et al. 2026, arXiv:2603.15569). Instead
-    of states, inputs b and outputs c are turned, by the sum phi of all angles, as pairs of real
-    numbers; one input and output a head, before gate and projection."""
+    and whose inputs enter by the trapezoidal rule (Lahoti et al. 2026, arXiv:2603.15569, the
+    exponential-trapezoidal recurrence). Instead of states, inputs b and outputs c are turned, by
+    the sum phi of all angles, as pairs of real numbers; one input and output a head, before gate
+    and projection."""
 
     x, phi_prev, u_prev, s_re_prev = Input(I), State(N, K), State(N, D), State(N, D, K)
     b_re_prev, b_im_prev, s_im_prev = State(N, K), State(N, K), State(N, D, K)

@@ -45,8 +45,8 @@ class MLSTM(Cell, name="mlstm"):
 
 class MLSTMSigmoid(Cell, name="mlstm_sigmoid"):
     """Matrix LSTM with sigmoid input gates and N heads, which needs no exponent to be kept finite
-    (Beck et al. 2025, arXiv:2503.14376; with the normaliser, which the authors' kernels have too
-    and can leave out)."""
+    (Beck et al. 2025, arXiv:2503.14376, the variant mLSTMsig; with the normaliser, which the
+    authors' kernels have too and can leave out)."""
 
     x, c_prev, n_prev = Input(I), State(N, D, K), State(N, K)
     w_q, w_k, w_v, w_o = Weight(I, N, K), Weight(I, N, K), Weight(I, N, D), Weight(I, N, D)

@@ -1,6 +1,7 @@
 /* Delta rule in a closed loop, N heads: what the memory held before its decay is fed back at a
  * rate b of its own, and the query is corrected along the key by d (Hu et al. 2025,
- * arXiv:2506.02475; the decay as in Gated DeltaNet).
+ * arXiv:2506.02475, the scalar-plus-low-rank transition with feedback of state and output; the
+ * decay as in Gated DeltaNet).
  *
  *     q = (x @ w_q) * sigmoid(x @ w_q) / sqrt(sum((x @ w_q)**2 * sigmoid(x @ w_q)**2 -> (B, N, 1)) + 1e-06)
  *     k = (x @ w_k) * sigmoid(x @ w_k) / sqrt(sum((x @ w_k)**2 * sigmoid(x @ w_k)**2 -> (B, N, 1)) + 1e-06)

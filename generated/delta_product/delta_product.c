@@ -1,5 +1,5 @@
 /* Two steps of the delta rule for each input, N heads: beta reaches 2, so that a step can reflect
- * (Siems et al. 2025, arXiv:2502.10297, with two Householder factors).
+ * (Siems et al. 2025, arXiv:2502.10297, the product of two Householder factors).
  *
  *     q = (x @ w_q) * sigmoid(x @ w_q) / sqrt(sum((x @ w_q)**2 * sigmoid(x @ w_q)**2 -> (B, N, 1)) + 1e-06)
  *     k_1 = (x @ w_k_1) * sigmoid(x @ w_k_1) / sqrt(sum((x @ w_k_1)**2 * sigmoid(x @ w_k_1)**2 -> (B, N, 1)) + 1e-06)

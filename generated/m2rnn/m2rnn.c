@@ -1,6 +1,6 @@
 /* Matrix-to-matrix RNN (M2RNN) of N heads: a matrix of K x D, mapped by a weight and tanh with the
- * outer product of a key and a value, kept by a forget gate (Mishra et al. 2026, arXiv:2603.14360;
- * before gate, norm and projection).
+ * outer product of a key and a value, kept by a forget gate (Mishra et al. 2026, arXiv:2603.14360,
+ * the recurrence of a head; before gate, norm and projection).
  *
  *     q = (x @ w_q) * sigmoid(x @ w_q)
  *     k = (x @ w_k) * sigmoid(x @ w_k)

@@ -1,7 +1,8 @@
 /* Selective state space of N heads, whose K complex states turn at rates that the input says and
- * whose inputs enter by the trapezoidal rule (Lahoti et al. 2026, arXiv:2603.15569). Instead of
- * states, inputs b and outputs c are turned, by the sum phi of all angles, as pairs of real
- * numbers; one input and output a head, before gate and projection.
+ * whose inputs enter by the trapezoidal rule (Lahoti et al. 2026, arXiv:2603.15569, the
+ * exponential-trapezoidal recurrence). Instead of states, inputs b and outputs c are turned, by
+ * the sum phi of all angles, as pairs of real numbers; one input and output a head, before gate
+ * and projection.
  *
  *     u = keep(x @ w_u)
  *     dt = softplus(x @ w_t + b_t)

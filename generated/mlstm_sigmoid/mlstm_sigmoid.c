@@ -1,6 +1,6 @@
 /* Matrix LSTM with sigmoid input gates and N heads, which needs no exponent to be kept finite
- * (Beck et al. 2025, arXiv:2503.14376; with the normaliser, which the authors' kernels have too
- * and can leave out).
+ * (Beck et al. 2025, arXiv:2503.14376, the variant mLSTMsig; with the normaliser, which the
+ * authors' kernels have too and can leave out).
  *
  *     q = x @ w_q + b_q
  *     k = x @ w_k / sqrt(K) + b_k

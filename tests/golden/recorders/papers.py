@@ -163,6 +163,36 @@ def mlstm_sigmoid(a: Row) -> Row:
     return {"h": h, "c": c, "n": n}
 
 
+def slstm(log_forget: Callable[[jax.Array], jax.Array]) -> Callable[[Row], Row]:
+    """c = f c' + i z, n = f n' + i, h = o c / n; i and f are scaled by exp(-m)"""
+
+    def step(a: Row) -> Row:
+        x, old = a["x"], a["h_prev"]
+        z, i, f, o = (x @ a[f"w_{g}"] + old @ a[f"r_{g}"] + a[f"b_{g}"] for g in "zifo")
+        f = log_forget(f) + a["m_prev"]
+        m = jnp.maximum(f, i)
+        c = jnp.exp(f - m) * a["c_prev"] + jnp.exp(i - m) * jnp.tanh(z)
+        n = jnp.exp(f - m) * a["n_prev"] + jnp.exp(i - m)
+        return {"h": sigmoid(o) * c / n, "c": c, "n": n, "m": m}
+
+    return step
+
+
+def slstm_cells() -> Mapping[str, tuple[Callable[[Row], Row], str, str, Mapping[str, str]]]:
+    """Both forget gates, one head and several."""
+    gates = {"slstm": lambda a: jnp.log(sigmoid(a)), "slstm_exp": lambda a: a}
+    cells = {}
+    for name, gate in gates.items():
+        step = slstm(gate)
+        for suffix, run, units in (("", step, "H"), ("_heads", by_head(step, "x"), "K D")):
+            recurrent = f"{units} {units[-1]}"
+            own = {"w": f"I {units}", "r": recurrent, "b": units}
+            weights = {f"{w}_{g}": axes for g in "zifo" for w, axes in own.items()}
+            states = ", ".join(f"{state}:{units}" for state in "hcnm")
+            cells[name + suffix] = (run, "x:I", states, weights)
+    return cells
+
+
 def titans(a: Row) -> Row:
     """M = (1 - alpha) M' + S, S = eta S' - theta grad l(M'), l(M) = |M k - v|^2; y = M q"""
     x = a["x"]
@@ -590,6 +620,7 @@ CELLS: Mapping[str, tuple[Callable[[Row], Row], str, str, Mapping[str, str]]] = 
         {f"{a}_{g}": s for g in "fgo" for a, s in (("w", "I H"), ("a", "H"), ("b", "H"))}
         | {"p_f": "H", "p_o": "H"},
     ),
+    **slstm_cells(),
 }
 
 
@@ -614,6 +645,8 @@ def drawn(name: str) -> tuple[dict, dict, dict]:
         own |= {"tau": 1 + np.abs(own["tau"]), "s": 0.1 * np.abs(own["s"])}
     if name == "rwkv4":
         first["b"] = 1 + np.abs(first["b"])
+    if name.startswith("slstm"):
+        first["n"] = 1 + np.abs(first["n"])
     if name == "retnet":
         own["gamma"] = 1 - 2.0 ** -np.array([5.0, 6.0]).reshape(2, 1, 1)
     if name == "izhikevich":
