@@ -176,7 +176,7 @@ static void take_options(Run *run, Object numbers)
     intptr_t next = 0;
     if (count == 0)
         return;
-#define READ(name, usual) run->say.name = next < count ? PyLong_AsLong(PyTuple_GetItem(numbers, next)) : (usual), ++next;
+#define READ(name, usual) run->call.say.name = next < count ? PyLong_AsLong(PyTuple_GetItem(numbers, next)) : (usual), ++next;
     CELLGEN_EACH_NUMBER(READ)
     if (next != count || PyErr_Occurred() != NULL)
         fail(run, "cellgen: another number of options");
@@ -214,27 +214,25 @@ static Object take_results(Run *run)
 
 /* The type of the one tensor that a call keeps: of 16 bits it holds several, so that it is bytes, which no hook of saved
  * tensors takes for numbers that it may round. */
-static int32_t dtype_of_kept(const Run *run) { return run->narrow ? aoti_torch_dtype_uint8() : run->dtype; }
+static int32_t dtype_of_kept(const Run *run) { return run->call.narrow ? aoti_torch_dtype_uint8() : run->dtype; }
 
 /* Where everything lies that a call keeps in one tensor, each at a multiple of 64 bytes; how many numbers the tensor has.
  * A step keeps its outputs there, other calls what is no result. */
 static int64_t place_kept(Run *run)
 {
     int64_t bytes = 0;
-    for (int m = 0; m < run->cell->forward.members; ++m) {
+    for (int64_t m = 0; m < run->cell->forward.signature->members; ++m) {
         const Member *member = &run->cell->forward.member[m];
-        const cellgen_value *value = member->value;
-        if (member->source != RESULT)
+        const int is_result = member->value->role == CELLGEN_ROLE_FINAL || !(run->is_step || member->number >= run->cell->outputs);
+        if (member->source != RESULT || is_result)
             continue;
-        const int is_result = value->role == CELLGEN_ROLE_FINAL || !(run->is_step || member->number >= run->cell->outputs);
-        const cg_result kept = cg_result_of(run->cell->forward.signature, m, &run->say, 1, -1);
-        const int is_apart = is_result || !kept.is_formed;
-        int64_t lengths[CG_AXES + 1], size = (int64_t)aoti_torch_dtype_element_size(dtype_of(run, member));
-        const int64_t rank = cg_shape_of(run->cell->cell, value, kept.change, run->dims, lengths);
-        run->kept_offset[member->number] = is_apart ? -1 : bytes;
+        int64_t lengths[CG_AXES + 1];
+        int64_t size = (int64_t)aoti_torch_dtype_element_size(dtype_of_kind(run, kind_of(run, member->value)));
+        const int64_t rank = cg_shape_of(run->cell->cell, member->value, whole, run->call.size, lengths);
+        run->kept_offset[member->number] = bytes;
         for (int64_t k = 0; k < rank; ++k)
             size *= lengths[k];
-        bytes += is_apart ? 0 : (size + 63) / 64 * 64;
+        bytes += (size + 63) / 64 * 64;
     }
     return bytes / (int64_t)aoti_torch_dtype_element_size(dtype_of_kept(run));
 }
@@ -252,22 +250,21 @@ static void make_kept(Run *run)
     run->kept_at = found == NULL ? (char *)run : found; /* a kernel takes no address for what is not kept */
 }
 
-static void *const no_tables[TABLES];
-
 static void run_directly(Run *run, int flags, int count)
 {
-    if (run->fault == NULL)
-        look_at_theta(run, count);
-    if (run->fault == NULL && run->is_layer && (run->dims[0] == 0 || run->dims[1] == 0))
+    const cg_call *call = &run->call;
+    bind(run, count, flags & SAVES);
+    if (run->fault != NULL)
+        return;
+    if (run->is_layer && (call->size[run->cell->steps] == 0 || call->size[run->cell->rows] == 0))
         fail(run, "cellgen: torch's layers refuse sequences without steps or rows");
-    if (run->fault == NULL && run->is_step && run->narrow)
+    if (run->is_step && call->narrow)
         fail(run, "cellgen: a step is of float32 or float64");
-    if (run->fault == NULL && run->say.checkpoint && run->is_in_one)
+    if (call->say.checkpoint && run->is_in_one)
         fail(run, "cellgen: checkpoints are tensors of their own");
     if (run->fault == NULL && run->is_in_one && (flags & SAVES))
         make_kept(run);
-    if (run->fault == NULL)
-        compute(run, 0, no_tables, flags & SAVES);
+    compute(run);
 }
 
 /* Take the one tensor of all that a call kept beside results. */
@@ -279,18 +276,19 @@ static void take_kept(Run *run, Tensor kept)
     void *found = NULL;
     aoti_torch_get_dim(kept, &rank), aoti_torch_get_sizes(kept, &sizes), aoti_torch_get_dtype(kept, &dtype);
     aoti_torch_is_contiguous(kept, &dense), aoti_torch_get_device_type(kept, &device);
-    if (run->say.checkpoint || rank != 1 || dtype != dtype_of_kept(run) || sizes[0] != place_kept(run) || !dense ||
+    if (run->call.say.checkpoint || rank != 1 || dtype != dtype_of_kept(run) || sizes[0] != place_kept(run) || !dense ||
         device != aoti_torch_device_type_cpu()) {
         fail(run, "cellgen: what is kept is of another call, or lies elsewhere");
         return;
     }
     aoti_torch_get_data_ptr(kept, &found);
     run->kept_at = found == NULL ? (char *)run : found;
-    for (int m = 0; m < run->function->members; ++m) {
+    for (int64_t m = 0; m < run->function->signature->arguments; ++m) {
         const Member *member = &run->function->member[m];
-        if (member->source == KEPT && run->kept_offset[member->number] < 0 &&
-            (run->is_step || run->kept[member->number] == NULL))
-            fail(run, "cellgen: a result that a backward pass reads is not among what is kept");
+        if (!is_kept_in_one(run, member))
+            continue;
+        run->call.word[m] = (uintptr_t)(run->kept_at + run->kept_offset[member->number]);
+        run->call.stored[m] = (unsigned char)cg_kind_of(&run->call, member->value, whole);
     }
 }
 
@@ -301,35 +299,31 @@ static void run_back(Run *run, Tensor *tensors, int kept, int upstream)
     Tensor given[MOST];
     int64_t present = 0;
     int count = 0;
-    look_at_theta(run, theta);
-    if (run->fault != NULL)
-        return;
     memcpy(run->kept, tensors + theta, (size_t)kept * sizeof *tensors);
-    if (run->is_in_one)
-        take_kept(run, run->kept[kept - 1]);
-    else
-        place_kept_tensors(run, kept);
     for (int k = 0; k < upstream; ++k)
         if (tensors[theta + kept + k] != NULL)
             present |= (int64_t)1 << k, given[count++] = tensors[theta + kept + k];
     place_upstream(run, given, count, present);
-    if (run->fault == NULL)
-        compute(run, 0, no_tables, 1);
+    if (!run->is_in_one)
+        check_kept(run, kept);
+    bind(run, theta, 1);
+    if (run->fault == NULL && run->is_in_one)
+        take_kept(run, run->kept[kept - 1]);
+    else if (run->fault == NULL && run->call.say.checkpoint)
+        place_checkpoints(run, run->kept, kept);
+    compute(run);
 }
 
 /* A call that begins; NULL: no memory. */
 static Run *begin_call(const Cell *cell, int is_backward, int flags)
 {
-    Run *run = take_run();
+    Run *run = start();
     if (run == NULL)
         return NULL;
-    start(run);
-    run->cell = cell;
-    run->function = is_backward ? &run->cell->backward : &run->cell->forward;
+    start_on(run, cell, is_backward);
     run->is_layer = (flags & OF_LAYER) != 0;
     run->is_step = (flags & OF_STEP) != 0;
     run->is_in_one = run->is_step || (flags & IN_ONE);
-    none(run->result, run->function->results);
     return run;
 }
 

@@ -31,8 +31,11 @@ from cellgen.torch.registry import find
 NAME = "cellgen_torch"
 VARIABLE = "CELLGEN_TORCH_OPERATORS"
 SOURCE = Path(__file__).parent / "shim.c"
-FLAGS = ("-O2", "-std=gnu11", "-fexceptions", "-fPIC", "-pthread")
-"""``-fexceptions``: a fault leaves the operator as an exception of C++."""
+FLAGS = ("-O2", "-fvisibility=default", "-fexceptions", "-pthread")
+"""Behind those of kernels, so that numbers of 16 bits are widened and rounded as fast.
+
+``-fexceptions``: a fault leaves the operator as an exception of C++.
+"""
 
 WRAPS = "libtorch_python.so", "_Z16THPVariable_WrapRKN2at10TensorBaseE"
 """The library of torch that makes objects of Python of its tensors, and the function's name."""
@@ -207,6 +210,7 @@ def _built() -> Path:
         produced = f"{entry}.so"
         command = (
             *compiler.command,
+            *compiler.flags,
             *FLAGS,
             *link_flags(),
             "-Iinclude",

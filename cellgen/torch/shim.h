@@ -9,8 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST = 512, DIMS = 16, TABLES = 3 }; /* the most of each that a call has */
+#define CG_MOST_MEMBERS MOST
+#define CG_MOST_VIEWS (2 * MOST) /* all of theta, and what a backward pass takes besides */
 #include "cellgen.h"
-#include "cellgen_signature.h"
+#include "cellgen_call.h"
 
 typedef uint64_t Value; /* what the stack of an operator holds: a handle, or a number's bits */
 typedef void *Tensor;
@@ -47,8 +50,6 @@ int32_t aoti_torch_dtype_bfloat16(void), aoti_torch_dtype_float16(void);
 int32_t aoti_torch_dtype_bool(void), aoti_torch_dtype_uint8(void), aoti_torch_device_type_cpu(void), aoti_torch_layout_strided(void);
 void _ZSt21__throw_runtime_errorPKc(const char *) __attribute__((noreturn)); /* of libstdc++ */
 
-enum { MOST = 512, AXES = CELLGEN_VALUE_AXES, DIMS = 16, TABLES = 3 };
-
 /* Where the word of a struct's member comes from. */
 enum source { THETA, SCALAR, KEPT, UPSTREAM, RESULT };
 
@@ -59,10 +60,9 @@ typedef struct {
 
 typedef struct {
     const cellgen_signature *signature;
-    const cellgen_entry *entry[2]; /* float, double */
-    int members, results;
+    int results;
     Member *member;
-    const cellgen_value **result;
+    int64_t *of_theta; /* the member that each of theta is; -1: the function does not read it */
 } Function;
 
 typedef struct Cell {
@@ -70,7 +70,7 @@ typedef struct Cell {
     char *text;
     const cellgen_cell *cell;
     int theta, scalars, outputs, saved, upstream;
-    int64_t steps; /* the number of the dimension T */
+    int64_t steps, rows; /* the numbers of the dimensions T and B */
     Member *of_theta; /* without a value where no function reads one */
     const cellgen_value **held; /* what checkpoints hold: first what they always do */
     int64_t always, most;
@@ -88,41 +88,19 @@ typedef struct {
     const Function *function;
     const char *fault;
     Tensor owned[4 * MOST];
-    void *start[2 * MOST]; /* of states that the call leaves out */
-    int owns, starts;
-    cg_view view[MOST]; /* of theta */
-    int64_t step_length[MOST][AXES]; /* of a step that has no axis of its own */
-    int64_t dims[DIMS];
+    int owns;
     int32_t dtype;
-    int is_double, is_apart;
-    int narrow;                      /* cellgen_stored: of tensors of 16 bits */
-    unsigned char stored[MOST];      /* of each member */
-    unsigned char is_wide[MOST];     /* of each result: float32 yet, to be rounded */
-    Tensor theta[MOST], kept[MOST], upstream[MOST], table[TABLES], result[MOST];
-    Tensor checkpoint[MOST];
+    Tensor theta[MOST], kept[MOST], upstream[MOST], result[MOST], checkpoint[MOST];
     int checkpoints;
-    void *checkpoint_at[MOST];
     double scalar[MOST];
-    void *word[MOST + 4];
-    int64_t *strides, own_strides[2 * MOST + 4];
-    int spans;
-    int64_t wanted; /* bits of the results that the caller wants; -1: all */
-    cellgen_numbers say; /* the options of the call */
-    int skips;
+    int64_t wanted; /* bits of the results that the caller wants, in the order of theta; -1: all */
     int is_layer; /* states are (1, B, ...), those of one layer */
     int is_step;  /* arrays over time are (B, ...), those of one step, and so is what is kept, in one tensor */
     int is_in_one; /* what is kept beside results lies in one tensor */
     char *kept_at; /* the memory of that tensor */
     int64_t kept_offset[MOST]; /* in it, of each that is kept; -1: final states, which are results */
+    cg_call call;
 } Run;
-
-/* What a backward pass with checkpoints runs forward once more. */
-typedef struct {
-    void *word[MOST + 4];
-    int64_t strides[2 * MOST + 4];
-    unsigned char stored[MOST];
-    cellgen_options options;
-} Again;
 
 static void fail(Run *run, const char *fault)
 {

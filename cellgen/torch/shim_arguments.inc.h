@@ -41,108 +41,178 @@ static const Cell *look_up(const char *text)
     return NULL;
 }
 
-static void take_cell(Run *run, Value value)
+static const Cell *take_cell(Run *run, Value value)
 {
     const char *text = "";
     torch_string_c_str((void *)value, &text);
-    run->cell = look_up(text);
-    if (run->cell == NULL && find_cell != NULL && find_cell(text) == 0)
-        run->cell = look_up(text);
-    if (run->cell == NULL)
+    const Cell *cell = look_up(text);
+    if (cell == NULL && find_cell != NULL && find_cell(text) == 0)
+        cell = look_up(text);
+    if (cell == NULL)
         fail(run, "cellgen: the operators do not know this cell");
     torch_delete_string((void *)value);
+    return cell;
 }
 
-/* What tensors hold; 0: no kernel has it. */
+/* What a call computes in, by its first tensor; 0: no kernel has it. */
 static int take_dtype(Run *run)
 {
+    cg_call *call = &run->call;
     aoti_torch_get_dtype(run->theta[0], &run->dtype);
-    run->is_double = run->dtype == aoti_torch_dtype_float64();
-    run->narrow = run->dtype == aoti_torch_dtype_bfloat16()  ? CELLGEN_STORED_BF16
-                  : run->dtype == aoti_torch_dtype_float16() ? CELLGEN_STORED_F16
-                                                             : CELLGEN_STORED_REAL;
-    run->say.products = cg_products_of(run->say.products, run->narrow);
-    return run->is_double || run->narrow || run->dtype == aoti_torch_dtype_float32();
+    cg_compute_in(call, run->dtype == aoti_torch_dtype_float64());
+    call->narrow = run->dtype == aoti_torch_dtype_bfloat16()  ? CELLGEN_STORED_BF16
+                   : run->dtype == aoti_torch_dtype_float16() ? CELLGEN_STORED_F16
+                                                              : CELLGEN_STORED_REAL;
+    call->say.products = cg_products_of(call->say.products, call->narrow);
+    return call->is_double || call->narrow || run->dtype == aoti_torch_dtype_float32();
 }
 
-/* Widen the tensors of a call that have no steps, but for weights that products read as they are. */
-static void widen_theta(Run *run)
+/* Bits of results in the order of their members. */
+static int64_t wanted_of_members(const Run *run)
 {
+    const cellgen_signature *signature = run->function->signature;
+    int64_t bits = 0;
+    if (run->wanted < 0)
+        return -1;
+    for (int64_t m = signature->arguments; m < signature->members; ++m)
+        if (m - signature->arguments < 63 && run->wanted >> run->function->member[m].number & 1)
+            bits |= (int64_t)1 << (m - signature->arguments);
+    return bits;
+}
+
+/* Let a step that keeps nothing form its final states alone. */
+static void leave_out_outputs(Run *run)
+{
+    const cellgen_signature *signature = run->function->signature;
+    run->call.say.outputs = 0;
+    for (int64_t m = signature->arguments; m < signature->members; ++m)
+        if (signature->member[m].role == CELLGEN_ROLE_FINAL) {
+            run->call.say.outputs |= (int64_t)1 << (m - signature->arguments) % 63;
+            if (m - signature->arguments >= 63)
+                fail(run, "cellgen: a step has too many results");
+        }
+}
+
+/* What the numbers of a call say to this function. A backward pass always `saves`. */
+static void settle(Run *run, int saves)
+{
+    cg_call *call = &run->call;
+    const int is_forward = run->function == &run->cell->forward;
+    call->saves = saves, call->wanted = wanted_of_members(run);
+    if (is_forward && !saves)
+        call->say.checkpoint = 0;
+    if (!is_forward)
+        call->say.last_only = 0;
+    if (is_forward && run->is_step && !saves)
+        leave_out_outputs(run);
+    if (call->say.products && call->is_double)
+        fail(run, "cellgen: products in bfloat16 are of float32 tensors");
+}
+
+/* The word of a scalar that is a tensor, at its address, of a kind. */
+static uint64_t scalar_word(const Run *run, const cg_array *array)
+{
+    double number = 0;
+    float small = 0;
+    uint64_t word = 0;
+    if (run->call.is_double)
+        number = *(const double *)array->data;
+    else
+        cellgen_widen(&small, array->data, 1, array->kind), number = small;
+    memcpy(&word, &number, sizeof word);
+    return word;
+}
+
+/* Begin with the forward pass that a backward pass with checkpoints runs once more: its scalars. */
+static void begin_again(Run *run)
+{
+    const Function *function = &run->cell->forward;
+    const cellgen_signature *signature = function->signature;
+    cg_again *again = &run->call.again;
+    again->function = signature, again->flush = run->call.say.flush_denormals, again->products = run->call.say.products;
+    for (int64_t m = 0; m < signature->members; ++m) {
+        again->place[m] = -1, again->word[m] = 0;
+        if (m < signature->arguments && function->member[m].source == SCALAR)
+            memcpy(&again->word[m], &run->scalar[function->member[m].number], sizeof *again->word);
+    }
+}
+
+/* Add theta, to the forward pass that is run once more too. */
+static void add_theta(Run *run)
+{
+    cg_call *call = &run->call;
     for (int k = 0; k < run->cell->theta && run->fault == NULL; ++k) {
-        int64_t rank = 0, *sizes = NULL;
-        int32_t dtype = -1, device = -1;
-        const Member *member = &run->cell->of_theta[k];
-        const cellgen_value *value = member->value;
-        if (value == NULL || kind_of(run, member) || run->theta[k] == NULL)
-            continue;
-        aoti_torch_get_dtype(run->theta[k], &dtype), aoti_torch_get_device_type(run->theta[k], &device);
-        if (dtype != run->dtype || device != aoti_torch_device_type_cpu()) {
-            fail(run, "cellgen: a tensor has another dtype or device");
-            return;
-        }
-        aoti_torch_get_dim(run->theta[k], &rank), aoti_torch_get_sizes(run->theta[k], &sizes);
-        if (rank != value->axes + (run->is_layer && value->role == CELLGEN_ROLE_STATE)) {
-            fail(run, "cellgen: a tensor has another rank");
-            return;
-        }
-        Tensor wide = copied(run, run->theta[k], rank, sizes, aoti_torch_dtype_float32());
-        if (wide != NULL)
-            run->theta[k] = wide;
-    }
-}
-
-static void look_at_theta(Run *run, int count)
-{
-    const Cell *cell = run->cell;
-    if (cell == NULL || run->fault != NULL)
-        return;
-    if (count != cell->theta) {
-        fail(run, "cellgen: another number of tensors");
-        return;
-    }
-    if (!take_dtype(run)) {
-        fail(run, "cellgen: tensors are none of float32, float64, bfloat16 and float16");
-        return;
-    }
-    int64_t views = 0;
-    for (int k = 0; k < count; ++k) {
-        const cellgen_value *value = cell->of_theta[k].value;
-        int64_t rank = 0, *sizes = NULL;
+        const cellgen_value *value = run->cell->of_theta[k].value;
+        const int64_t m = run->function->of_theta[k];
+        const int64_t other = call->again.function == NULL ? -1 : run->cell->forward.of_theta[k];
+        const int is_scalar = value != NULL && value->role == CELLGEN_ROLE_SCALAR;
         if (run->theta[k] == NULL || value == NULL)
             continue;
-        aoti_torch_get_dim(run->theta[k], &rank), aoti_torch_get_sizes(run->theta[k], &sizes);
-        const int first = run->is_layer && value->role == CELLGEN_ROLE_STATE && rank > 0 && sizes[0] == 1;
-        run->view[views] = (cg_view){value, whole, rank - first, sizes + first};
-        if (run->is_step && value->flags & CELLGEN_VALUE_OVER_TIME && rank < AXES) {
-            int64_t *length = run->step_length[views]; /* of one step */
-            length[0] = 1, memcpy(length + 1, sizes, (size_t)rank * sizeof *length);
-            run->view[views].rank = rank + 1, run->view[views].length = length;
-        }
-        views += 1;
+        const cg_array *array = add(run, run->theta[k], value, is_scalar ? -1 : m);
+        if (array == NULL)
+            return;
+        if (is_scalar && m >= 0)
+            call->word[m] = scalar_word(run, array);
+        if (is_scalar && other >= 0)
+            call->again.word[other] = scalar_word(run, array);
+        else if (other >= 0)
+            call->again.place[other] = call->views - 1;
     }
-    const cg_fault fault = cg_bind(cell->cell, cell->forward.signature, run->view, views, run->dims);
-    if (fault.code == CG_UNBOUND)
-        fail(run, "cellgen: a state is left out that alone tells a dimension");
-    else if (fault.code == CG_RANK)
-        fail(run, "cellgen: a tensor has another rank");
-    else if (fault.code)
-        fail(run, "cellgen: shapes do not agree");
-    if (run->narrow)
-        widen_theta(run);
 }
 
-static void take_theta(Run *run, Value value)
+/* Whether what a call keeps is in the one tensor of all that it keeps. */
+static int is_kept_in_one(const Run *run, const Member *member)
 {
-    look_at_theta(run, take_tensors(run, value, run->theta));
+    const int is_kept = member->source == KEPT || (member->source == RESULT && run->function == &run->cell->forward);
+    return run->is_in_one && is_kept && member->value->role != CELLGEN_ROLE_FINAL &&
+           (run->is_step || member->number >= run->cell->outputs);
+}
+
+/* Add what a function reads besides theta. */
+static void add_others(Run *run)
+{
+    const Function *function = run->function;
+    cg_call *call = &run->call;
+    for (int64_t m = 0; m < function->signature->arguments && run->fault == NULL; ++m) {
+        const Member *member = &function->member[m];
+        Tensor tensor = NULL;
+        if (member->source == SCALAR)
+            memcpy(&call->word[m], &run->scalar[member->number], sizeof *call->word);
+        else if (member->source == UPSTREAM)
+            tensor = run->upstream[member->number];
+        else if (member->source == KEPT && !call->say.checkpoint && !is_kept_in_one(run, member))
+            tensor = run->kept[member->number];
+        if (tensor != NULL)
+            add(run, tensor, member->value, m);
+    }
+}
+
+/* Take the tensors of a call, `count` of theta, and bind its dimensions. */
+static void bind(Run *run, int count, int saves)
+{
+    if (run->cell == NULL || run->fault != NULL)
+        return;
+    if (count != run->cell->theta)
+        fail(run, "cellgen: another number of tensors");
+    else if (!take_dtype(run))
+        fail(run, "cellgen: tensors are none of float32, float64, bfloat16 and float16");
+    else
+        settle(run, saves);
+    if (run->fault == NULL && run->call.say.checkpoint && run->function == &run->cell->backward)
+        begin_again(run);
+    add_theta(run), add_others(run);
+    if (run->fault == NULL && cg_check(&run->call) == CG_MISFIT)
+        fail(run, run->call.fault.code == CG_UNBOUND ? "cellgen: a state is left out that alone tells a dimension"
+                                                     : "cellgen: shapes do not agree");
 }
 
 /* Lengths (B), mask and reset (T, B), as `given` says which there are. */
-static void take_tables(Run *run, Value list, int64_t given, void **addresses)
+static void take_tables(Run *run, Value list, int64_t given)
 {
     Tensor found[MOST];
+    cg_call *call = &run->call;
     const int count = take_tensors(run, list, found);
     for (int k = 0, next = 0; k < TABLES && run->fault == NULL; ++k) {
-        addresses[k] = NULL;
         if (!(given >> k & 1))
             continue;
         if (next >= count) {
@@ -150,14 +220,15 @@ static void take_tables(Run *run, Value list, int64_t given, void **addresses)
             return;
         }
         Tensor table = found[next++];
+        const int64_t steps = call->size[run->cell->steps], rows = call->size[run->cell->rows];
         int64_t rank = 0, *sizes = NULL;
         int32_t dtype = -1;
         _Bool dense = 0;
+        void *data = NULL;
         aoti_torch_get_dim(table, &rank), aoti_torch_get_sizes(table, &sizes);
         aoti_torch_get_dtype(table, &dtype), aoti_torch_is_contiguous(table, &dense);
-        const int fits = k ? rank == 2 && dtype == aoti_torch_dtype_bool() && sizes[0] == run->dims[0] &&
-                                 sizes[1] == run->dims[1]
-                           : rank == 1 && dtype == aoti_torch_dtype_int64() && sizes[0] == run->dims[1];
+        const int fits = k ? rank == 2 && dtype == aoti_torch_dtype_bool() && sizes[0] == steps && sizes[1] == rows
+                           : rank == 1 && dtype == aoti_torch_dtype_int64() && sizes[0] == rows;
         if (!fits) {
             fail(run, "cellgen: lengths, mask or reset do not fit");
             return;
@@ -167,6 +238,11 @@ static void take_tables(Run *run, Value list, int64_t given, void **addresses)
             if (table == NULL)
                 return;
         }
-        aoti_torch_get_data_ptr(table, &addresses[k]);
+        aoti_torch_get_data_ptr(table, &data);
+        data = data == NULL ? run : data; /* torch has no address of nothing: it is there all the same */
+        if (k)
+            call->flags[k - 1] = data, call->flag_stride[k - 1][0] = rows, call->flag_stride[k - 1][1] = 1;
+        else
+            call->lengths = data;
     }
 }

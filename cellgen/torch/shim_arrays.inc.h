@@ -54,8 +54,6 @@ static Run *take_run(void)
 
 static void give_up(Run *run)
 {
-    while (run->starts > 0)
-        free(run->start[--run->starts]);
     Space *space = space_of_thread();
     if (space == NULL || space->spare != NULL)
         free(run);
@@ -81,8 +79,11 @@ static void *workspace(int64_t bytes)
 }
 
 /* How many bytes of workspace a call takes: what a thread's last call of the kind asked for, or what the kernel says. */
-static int64_t bytes_of(const Run *run, const cellgen_entry *entry, const int64_t *dims, const cellgen_options *options)
+static int64_t bytes_of(const Run *run)
 {
+    const cellgen_entry *entry = run->call.entry;
+    const int64_t *dims = run->call.dims;
+    const cellgen_options *options = cg_options_of(&run->call);
     const size_t length = (size_t)run->function->signature->dims * sizeof *dims;
     Space *space = options == NULL ? space_of_thread() : NULL;
     if (space == NULL)
@@ -95,8 +96,6 @@ static int64_t bytes_of(const Run *run, const cellgen_entry *entry, const int64_
 
 /* --- shapes ------------------------------------------------------------------------------------- */
 
-static int64_t length(const cellgen_axis *axis, const int64_t *dims) { return cg_length(axis, dims); }
-
 static void own(Run *run, Tensor tensor)
 {
     if (run->owns < 4 * MOST)
@@ -107,7 +106,7 @@ static void own(Run *run, Tensor tensor)
 
 static Tensor make(Run *run, int64_t rank, const int64_t *sizes, int32_t dtype)
 {
-    int64_t strides[AXES + 1], dense = 1;
+    int64_t strides[CG_AXES + 2], dense = 1;
     Tensor made = NULL;
     for (int64_t k = rank; k-- > 0;) {
         strides[k] = dense;
@@ -149,43 +148,32 @@ static int has_dense_units(int64_t rank, int64_t first, const int64_t *sizes, co
     return 1;
 }
 
-static void span(Run *run, int64_t steps, int64_t rows)
-{
-    run->strides[run->spans++] = steps;
-    run->strides[run->spans++] = rows;
-}
-
 static const cg_change whole = {0, 0, 1}; /* of what options do not change */
 
-/* Whether an array has a row for each step, saved ones too. */
-static int has_steps(const Run *run, const cellgen_value *value)
-{
-    return cg_has_steps(value, &whole, run->cell->steps);
-}
-
-/* What a kernel finds in the tensor of a member (cellgen_stored). */
-static int kind_of(const Run *run, const Member *member)
-{
-    return cg_held(member->value, &whole, run->cell->steps, run->narrow, run->say.products);
-}
-
 /* Whether the tensor of a member has a first axis of one layer: states, those after the last step, gradients of both. */
-static int has_layer(const Run *run, const Member *member)
+static int has_layer(const Run *run, const cellgen_value *value)
 {
-    const int64_t role = member->value->role, flags = member->value->flags;
+    const int64_t role = value->role, flags = value->flags;
     if (!run->is_layer || flags & (CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WEIGHT))
         return 0;
     return role == CELLGEN_ROLE_STATE || role == CELLGEN_ROLE_FINAL || role == CELLGEN_ROLE_UPSTREAM ||
            role == CELLGEN_ROLE_GRADIENT;
 }
 
-/* The type of a tensor that stands for a member. */
-static int32_t dtype_of(const Run *run, const Member *member)
+/* The type of a tensor of numbers of a kind (cellgen_stored) in a call. */
+static int32_t dtype_of_kind(const Run *run, int kind)
 {
-    const int kind = kind_of(run, member), is_saved = (member->value->flags & CELLGEN_VALUE_SAVED) != 0;
-    if (run->narrow && !kind)
-        return member->source == THETA || is_saved ? aoti_torch_dtype_float32() : run->dtype;
-    return kind == CELLGEN_STORED_F16 ? aoti_torch_dtype_float16() : run->dtype;
+    if (!run->call.narrow)
+        return run->dtype;
+    return kind == CELLGEN_STORED_REAL  ? aoti_torch_dtype_float32()
+           : kind == CELLGEN_STORED_F16 ? aoti_torch_dtype_float16()
+                                        : aoti_torch_dtype_bfloat16();
+}
+
+/* What the tensor of a member holds (cellgen_stored): what a kernel keeps is as it finds it, all else as the call has it. */
+static int kind_of(const Run *run, const cellgen_value *value)
+{
+    return value->flags & CELLGEN_VALUE_SAVED ? cg_kind_of(&run->call, value, whole) : run->call.narrow;
 }
 
 /* Another tensor with the numbers of one, without gaps. */
@@ -200,54 +188,40 @@ static Tensor copied(Run *run, Tensor tensor, int64_t rank, const int64_t *sizes
     return copy;
 }
 
-/* The address of a tensor that a kernel can read; what it cannot is copied first. */
-static void *address(Run *run, Tensor tensor, const Member *member)
+/* Add the tensor of a member to a call, -1: one that the function does not read; what a kernel cannot read is copied
+ * first. NULL: it has a fault. */
+static cg_array *add(Run *run, Tensor tensor, const cellgen_value *value, int64_t m)
 {
-    const cellgen_value *value = member->value;
-    int64_t rank = 0, *sizes = NULL, *strides = NULL;
+    const int is_timed = (value->flags & CELLGEN_VALUE_OVER_TIME) != 0, before = has_layer(run, value);
+    const int is_one_step = run->is_step && is_timed, kind = kind_of(run, value);
+    int64_t rank = 0, *sizes = NULL, *strides = NULL, length[CG_AXES] = {1}, stride[CG_AXES] = {0};
     int32_t dtype = -1, device = -1;
     _Bool dense = 0;
-    void *found = NULL;
-    int first = 0;
+    void *data = NULL;
     aoti_torch_get_dim(tensor, &rank), aoti_torch_get_sizes(tensor, &sizes);
     aoti_torch_get_dtype(tensor, &dtype), aoti_torch_get_device_type(tensor, &device);
-    const int timed = (value->flags & CELLGEN_VALUE_OVER_TIME) != 0;
-    const int64_t before = run->is_step && timed;
-    if (has_layer(run, member))
-        first = rank > 0 && sizes[0] == 1, sizes += first, rank = first ? rank - 1 : -1;
-    if (rank != value->axes - before || dtype != dtype_of(run, member) || device != aoti_torch_device_type_cpu()) {
+    if (rank != value->axes + before - is_one_step || (before && sizes[0] != 1) || dtype != dtype_of_kind(run, kind) ||
+        device != aoti_torch_device_type_cpu()) {
         fail(run, "cellgen: a tensor has another rank, dtype or device");
         return NULL;
     }
-    const cg_view view = {value, cg_change_of(value, &run->say), 0, NULL};
-    for (int64_t k = 0; k < rank && member->source != THETA; ++k) /* whose shapes are bound */
-        if (sizes[k] != cg_view_length(&view, k + before, run->dims)) {
-            fail(run, "cellgen: shapes do not agree");
-            return NULL;
-        }
-    const int is_widened = run->narrow && dtype == run->dtype && !kind_of(run, member);
     aoti_torch_is_contiguous(tensor, &dense);
-    if (!dense || is_widened) {
+    if (!dense)
         aoti_torch_get_strides(tensor, &strides);
-        if (timed && has_dense_units(rank, 2 - before, sizes, strides)) {
-            run->is_apart = 1;
-            span(run, strides[0], strides[1 - before]);
-            aoti_torch_get_data_ptr(tensor, &found);
-            return found;
-        }
-        tensor = copied(run, tensor, rank + first, sizes - first, is_widened ? aoti_torch_dtype_float32() : dtype);
+    if (!dense && !(is_timed && has_dense_units(rank, 2 - is_one_step, sizes, strides))) {
+        tensor = copied(run, tensor, rank, sizes, dtype), dense = 1;
         if (tensor == NULL)
             return NULL;
     }
-    aoti_torch_get_data_ptr(tensor, &found);
-    return found;
-}
-
-/* Steps and rows of an array over time without gaps. */
-static void dense_span(Run *run, const cellgen_value *value)
-{
-    int64_t units = 1;
-    for (int64_t k = 2; k < value->axes; ++k)
-        units *= length(value->axis[k], run->dims);
-    span(run, length(value->axis[1], run->dims) * units, units);
+    aoti_torch_get_data_ptr(tensor, &data);
+    rank -= before;
+    memcpy(length + is_one_step, sizes + before, (size_t)rank * sizeof *length);
+    if (!dense)
+        memcpy(stride + is_one_step, strides, (size_t)rank * sizeof *stride);
+    cg_array *array = cg_add(&run->call, value, m, data, rank + is_one_step, length, dense ? NULL : stride);
+    if (array == NULL)
+        fail(run, "cellgen: a call has too many tensors");
+    else
+        array->kind = kind;
+    return array;
 }

@@ -19,13 +19,13 @@ static int describe(Function *function, const Cell *cell, const char *name, cons
     if (number == of->functions || of->precisions != 2)
         return 1;
     const cellgen_signature *signature = function->signature = &of->function[number];
-    for (int k = 0; k < 2; ++k)
-        function->entry[k] = &of->precision[k].entry[number];
-    function->members = (int)signature->members;
     function->results = count;
     function->member = calloc((size_t)signature->members + 1, sizeof *function->member);
-    if (function->member == NULL || signature->members > MOST)
+    function->of_theta = calloc((size_t)cell->theta + 1, sizeof *function->of_theta);
+    if (function->member == NULL || function->of_theta == NULL || signature->members > MOST)
         return 2;
+    for (int k = 0; k < cell->theta; ++k)
+        function->of_theta[k] = -1;
     for (int64_t m = 0; m < signature->members; ++m) {
         const cellgen_value *value = &signature->member[m];
         Member *member = &function->member[m];
@@ -46,7 +46,7 @@ static int describe(Function *function, const Cell *cell, const char *name, cons
         if (member->number < 0 || (!first && kept == NULL && member->number != m - signature->arguments))
             return 3; /* bits of outputs are by numbers of the descriptor */
         if (member->source == THETA)
-            cell->of_theta[member->number] = *member;
+            cell->of_theta[member->number] = *member, function->of_theta[member->number] = m;
     }
     return 0;
 }
@@ -69,14 +69,14 @@ int cellgen_torch_add(const char *text, const cellgen_cell *of, const int64_t *c
                       const char *const *upstream, const char *const *gradients)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    if (of->abi != CELLGEN_ABI_VERSION || of->dims > DIMS || of->dims < 2)
+    if (of->abi != CELLGEN_ABI_VERSION || of->dims > DIMS || cg_dim_named(of, "T") < 0 || cg_dim_named(of, "B") < 0)
         return 4;
     Cell *cell = calloc(1, sizeof *cell);
     if (cell == NULL)
         return 2;
     cell->cell = of, cell->text = strdup(text);
     cell->theta = (int)counts[0], cell->scalars = (int)counts[1], cell->outputs = (int)counts[2];
-    cell->saved = (int)counts[3], cell->upstream = (int)counts[4], cell->steps = cg_dim_named(of, "T");
+    cell->saved = (int)counts[3], cell->upstream = (int)counts[4], cell->steps = cg_dim_named(of, "T"), cell->rows = cg_dim_named(of, "B");
     cell->of_theta = calloc((size_t)cell->theta + 1, sizeof *cell->of_theta);
     if (cell->text == NULL || cell->of_theta == NULL || cell->theta > MOST)
         return 2;

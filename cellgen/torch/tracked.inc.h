@@ -36,7 +36,7 @@ static Object plan_call(Object self, Object const *given, intptr_t arguments)
     if (plan != NULL) {
         take_numbers_of_cell(run, given[2]);
         take_options(run, given[3]);
-        plan->cell = run->cell, plan->flags = (int)PyLong_AsLong(given[1]), plan->say = run->say;
+        plan->cell = run->cell, plan->flags = (int)PyLong_AsLong(given[1]), plan->say = run->call.say;
         memcpy(plan->scalar, run->scalar, (size_t)run->cell->scalars * sizeof *plan->scalar);
         plan->reads = read_places(given[4], plan->read);
         plan->upstreams = read_places(given[5], plan->upstream);
@@ -57,7 +57,7 @@ static Run *begin_plan(const Plan *plan, int is_backward)
     Run *run = plan == NULL ? NULL : begin_call(plan->cell, is_backward, plan->flags);
     if (run == NULL)
         return NULL;
-    run->say = plan->say;
+    run->call.say = plan->say;
     memcpy(run->scalar, plan->scalar, (size_t)plan->cell->scalars * sizeof *run->scalar);
     return run;
 }

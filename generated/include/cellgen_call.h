@@ -1,8 +1,9 @@
 /* A call of a kernel from arrays as they are: whether a kernel can read what it is given, and the words of its
  * struct (`cg_check`, `cg_prepare`), by what cellgen_signature.h says of its results. A door to a library of arrays
- * adds views (`cg_add`), gives memory by a callback, calls `entry->call` itself, and ends what it began (`cg_end`). Needs
- * the descriptor of a cell and the options of a call as numbers. What is refused here is told by a number; who has
- * words for it looks at the call again.
+ * adds views (`cg_add`), gives memory by a callback, lends a workspace (`cg_lend`), calls `entry->call` itself, and ends
+ * what it began (`cg_end`). A member that is no array of its own, as one of many in a single array, has its address in
+ * `word`, and what lies there in `stored`. Needs the descriptor of a cell and the options of a call as numbers. What is
+ * refused here is told by a number; who has words for it looks at the call again.
  *
  * Arrays of 16 bits: a kernel reads and writes those that have steps as they are; others are widened to float32 before
  * the call, and results that have none rounded after it. C99 and C++17. */
@@ -14,7 +15,13 @@
 #include "cellgen_half.h"
 #include "cellgen_signature.h"
 
-enum { CG_MOST_MEMBERS = 512 };
+#ifndef CG_MOST_MEMBERS /* as a door has it */
+#define CG_MOST_MEMBERS 512
+#endif
+#ifndef CG_MOST_VIEWS /* of arrays that stand for members, and of those that are checked alone */
+#define CG_MOST_VIEWS CG_MOST_MEMBERS
+#endif
+enum { CG_MOST_ROOMS = 2 * CG_MOST_VIEWS };
 
 /* How many elements; as a number that cannot overflow. */
 static inline double cg_count(int64_t rank, const int64_t *length)
@@ -55,9 +62,12 @@ struct cg_call {
     const cellgen_cell *cell;
     const cellgen_signature *function;
     const cellgen_entry *entry;
+    int is_double;
     cellgen_numbers say;
     int saves, batch_first;
     int narrow;           /* what arrays of 16 bits hold (cellgen_stored); floats or doubles otherwise */
+    int starts;           /* states that are left out are where their cell starts; else they are missing */
+    int64_t wanted;       /* bits of the results of a backward pass, by their number; -1: all */
     double longest;       /* multiply-adds of a call that is refused, below 0: of none */
     cg_allocate allocate;
     void *door;
@@ -68,17 +78,18 @@ struct cg_call {
     const void *packed;
     int64_t packed_bytes;
     /* what follows from these */
+    cg_fault fault; /* why shapes do not fit */
     int64_t views, size[CG_MOST_MEMBERS], dims[CG_MOST_MEMBERS];
-    cg_view view[CG_MOST_MEMBERS];
-    cg_array array[CG_MOST_MEMBERS];
+    cg_view view[CG_MOST_VIEWS];
+    cg_array array[CG_MOST_VIEWS];
     int64_t place[CG_MOST_MEMBERS]; /* of each member among the views; -1: it is not there */
     cellgen_options options;
     int64_t strides[2 * CG_MOST_MEMBERS + 4];
     uint64_t word[CG_MOST_MEMBERS + 4];
     unsigned char stored[CG_MOST_MEMBERS];
-    int64_t wides; /* arrays in float32: of what is widened, and of results that are rounded to `narrowed`, NULL: none */
-    float *wide[CG_MOST_MEMBERS];
-    cg_array *narrowed[CG_MOST_MEMBERS];
+    int64_t rooms; /* memory until the call ends: of states, what is widened, and results that are rounded to `narrowed` */
+    void *room[CG_MOST_ROOMS];
+    cg_array *narrowed[CG_MOST_ROOMS];
     void *checkpoint_at[CG_MOST_MEMBERS];
     cg_again again;
 };
@@ -89,12 +100,20 @@ enum cg_refusal { CG_RUNS = 0, CG_MISFIT, CG_MISSING, CG_GAPS, CG_NOTHING, CG_LO
 static inline void cg_begin(cg_call *call, const cellgen_cell *cell, const cellgen_signature *function)
 {
     call->cell = cell, call->function = function, call->say = CG_USUAL;
-    call->saves = call->batch_first = 0;
+    call->saves = call->batch_first = call->starts = 0;
+    call->wanted = call->longest = -1;
     call->lengths = NULL, call->flags[0] = call->flags[1] = NULL;
-    call->packed = NULL, call->packed_bytes = 0, call->views = call->wides = 0;
+    call->packed = NULL, call->packed_bytes = 0, call->views = call->rooms = 0;
     call->narrow = CELLGEN_STORED_REAL, call->again.function = NULL;
     for (int64_t m = 0; m < function->members; ++m)
         call->place[m] = -1, call->word[m] = 0, call->stored[m] = CELLGEN_STORED_REAL;
+}
+
+/* Say what a call computes in: doubles, or floats. */
+static inline void cg_compute_in(cg_call *call, int is_double)
+{
+    call->is_double = is_double;
+    call->entry = &call->cell->precision[is_double].entry[call->function - call->cell->function];
 }
 
 /* Add an array that stands for a member (-1: for none, it is checked alone), of a rank of at most CG_AXES; strides in
@@ -106,7 +125,7 @@ static inline cg_array *cg_add(cg_call *call, const cellgen_value *value, int64_
     const int64_t number = call->views;
     cg_array *array = &call->array[number];
     const int is_timed = (value->flags & CELLGEN_VALUE_OVER_TIME) != 0, swaps = is_timed && call->batch_first;
-    if (number >= CG_MOST_MEMBERS || rank > CG_AXES || (stride != NULL && !is_timed) || (is_timed && rank < 2))
+    if (number >= CG_MOST_VIEWS || rank > CG_AXES || (stride != NULL && !is_timed) || (is_timed && rank < 2))
         return NULL;
     int64_t dense = 1;
     for (int64_t axis = rank; axis-- > 0;) {
@@ -131,6 +150,53 @@ static inline cg_array *cg_add(cg_call *call, const cellgen_value *value, int64_
     return array;
 }
 
+/* --- memory of a call --- */
+
+/* Memory until the call ends; NULL: there is none. `narrowed`: the array that floats in it are rounded to, or NULL. */
+static inline void *cg_make_room(cg_call *call, double bytes, cg_array *narrowed)
+{
+    void *memory = call->rooms < CG_MOST_ROOMS && bytes < 0x1p62 ? malloc((size_t)bytes + 1) : NULL;
+    if (memory != NULL)
+        call->room[call->rooms] = memory, call->narrowed[call->rooms++] = narrowed;
+    return memory;
+}
+
+/* End a call: round results if it `went_well`, and give back what it held. */
+static inline void cg_end(cg_call *call, int went_well)
+{
+    for (int64_t k = 0; k < call->rooms; ++k) {
+        const cg_array *to = call->narrowed[k];
+        if (went_well && to != NULL)
+            cellgen_narrow((char *)to->data, (const float *)call->room[k], (int64_t)to->count, to->kind);
+        free(call->room[k]);
+    }
+    call->rooms = 0;
+}
+
+/* Make the states that a call of a function leaves out, where the cell starts. */
+static inline int cg_make_states(cg_call *call, const cellgen_signature *function, const int64_t *place, uint64_t *word)
+{
+    for (int64_t m = 0; m < function->arguments; ++m) {
+        const cellgen_value *value = &function->member[m];
+        const cg_change whole = {0, 0, 1};
+        int64_t length[CG_AXES];
+        if (value->role != CELLGEN_ROLE_STATE || place[m] >= 0 || word[m])
+            continue;
+        const double count = cg_count(cg_shape_of(call->cell, value, whole, call->size, length), length);
+        void *state = cg_make_room(call, count * (call->is_double ? sizeof(double) : sizeof(float)), NULL);
+        if (state == NULL)
+            return CG_MEMORY;
+        for (int64_t k = 0; k < (int64_t)count; ++k) {
+            if (call->is_double)
+                ((double *)state)[k] = value->value;
+            else
+                ((float *)state)[k] = (float)value->value;
+        }
+        word[m] = (uintptr_t)state;
+    }
+    return CG_RUNS;
+}
+
 /* --- numbers of 16 bits --- */
 
 /* What a kernel finds in an array of a call. A weight stays in 16 bits where all products read that alone, those of a
@@ -144,15 +210,6 @@ static inline int cg_kind_of(const cg_call *call, const cellgen_value *value, cg
                    is_wide ? CELLGEN_PRODUCTS_FULL : call->say.products);
 }
 
-/* Room for numbers in float32, until the call ends; NULL: there is no memory. `narrowed`: what they are rounded to. */
-static inline float *cg_make_wide(cg_call *call, double count, cg_array *narrowed)
-{
-    float *numbers = call->wides < CG_MOST_MEMBERS ? (float *)malloc((size_t)count * sizeof *numbers + 1) : NULL;
-    if (numbers != NULL)
-        call->wide[call->wides] = numbers, call->narrowed[call->wides++] = narrowed;
-    return numbers;
-}
-
 /* Widen the arrays that a kernel reads in float32. */
 static inline int cg_widen(cg_call *call)
 {
@@ -161,25 +218,13 @@ static inline int cg_widen(cg_call *call)
         const cellgen_value *value = call->view[v].value;
         if (!array->kind || cg_kind_of(call, value, call->view[v].change))
             continue;
-        float *numbers = cg_make_wide(call, array->count, NULL);
+        float *numbers = (float *)cg_make_room(call, array->count * sizeof *numbers, NULL);
         if (numbers == NULL)
             return CG_MEMORY;
         cellgen_widen(numbers, (const char *)array->data, (int64_t)array->count, array->kind);
         array->data = numbers, array->kind = CELLGEN_STORED_REAL;
     }
     return CG_RUNS;
-}
-
-/* End a call: round results if it `went_well`, and give back what it held. */
-static inline void cg_end(cg_call *call, int went_well)
-{
-    for (int64_t k = 0; k < call->wides; ++k) {
-        const cg_array *to = call->narrowed[k];
-        if (went_well && to != NULL)
-            cellgen_narrow((char *)to->data, call->wide[k], (int64_t)to->count, to->kind);
-        free(call->wide[k]);
-    }
-    call->wides = 0;
 }
 
 /* Multiply-adds of a call: one for every weight, row and step, 64 for the functions of every number over time. */
@@ -208,12 +253,12 @@ static inline int cg_make_results(cg_call *call)
     const cellgen_signature *function = call->function;
     for (int64_t m = function->arguments; m < function->members; ++m) {
         const cellgen_value *value = &function->member[m];
-        const cg_result result = cg_result_of(function, m, &call->say, call->saves, -1);
+        const cg_result result = cg_result_of(function, m, &call->say, call->saves, call->wanted);
         const int is_timed = (value->flags & CELLGEN_VALUE_OVER_TIME) != 0 && !result.change.last_step;
         cg_array *array = &call->array[call->views];
         if (!result.is_formed)
             continue;
-        if (call->views >= CG_MOST_MEMBERS)
+        if (call->views >= CG_MOST_VIEWS)
             return CG_MEMORY;
         int64_t *length = array->length, units = 1;
         const int64_t rank = cg_shape_of(call->cell, value, result.change, call->size, length);
@@ -233,7 +278,7 @@ static inline int cg_make_results(cg_call *call)
             return CG_MEMORY;
         void *data = array->data;
         if (is_rounded) {
-            array->count = cg_count(rank, length), data = cg_make_wide(call, array->count, array);
+            array->count = cg_count(rank, length), data = cg_make_room(call, array->count * sizeof(float), array);
             if (data == NULL)
                 return CG_MEMORY;
             if (is_zero)
@@ -360,39 +405,59 @@ static inline cellgen_options *cg_write_options(cg_call *call)
     return &call->options;
 }
 
-/* Bind a call whose arrays have been added: whether a kernel can run it. */
+/* Bind a call whose arrays have been added: whether a kernel can run it. CG_NOTHING: it can, but there are no elements. */
 static inline int cg_check(cg_call *call)
 {
     const cellgen_signature *function = call->function;
-    for (int64_t m = 0; m < function->arguments; ++m) {
-        const cellgen_value *value = &function->member[m];
-        if (call->place[m] < 0 && value->role != CELLGEN_ROLE_SCALAR && !(value->flags & CELLGEN_VALUE_OPTIONAL) &&
-            !cg_is_made_again(call, value))
-            return CG_MISSING;
-    }
-    const cellgen_signature *forward = call->again.function;
-    for (int64_t m = 0; forward != NULL && m < forward->arguments; ++m) {
-        const cellgen_value *value = &forward->member[m];
-        if (call->again.place[m] < 0 && value->role != CELLGEN_ROLE_SCALAR && !(value->flags & CELLGEN_VALUE_OPTIONAL))
-            return CG_MISSING;
-    }
+    int has_elements = 1;
     for (int64_t v = 0; v < call->views; ++v)
         call->view[v].change = cg_change_of(call->view[v].value, &call->say);
-    if (cg_bind(call->cell, function, call->view, call->views, call->size).code)
+    call->fault = cg_bind(call->cell, function, call->view, call->views, call->size);
+    if (call->fault.code)
         return CG_MISFIT;
-    for (int64_t k = 0; k < function->dims; ++k)
-        if ((call->dims[k] = call->size[function->dim[k]]) <= 0)
-            return CG_NOTHING;
+    for (int64_t k = 0; k < function->dims; ++k) {
+        call->dims[k] = call->size[function->dim[k]];
+        has_elements &= call->dims[k] > 0;
+    }
+    if (!has_elements)
+        return CG_NOTHING;
     return call->longest >= 0 && cg_work(call) >= call->longest ? CG_LONG : CG_RUNS;
 }
 
-/* Make the results of a call that has been checked, and fill its words. Of a workspace that is too small a kernel
- * says so itself. Who asked calls `entry->call` with `dims` and `word`. */
-static inline int cg_prepare(cg_call *call, void *workspace, int64_t bytes, void *team)
+/* Whether an argument of a function is missing, of those that a call has at `place` or as a word. */
+static inline int cg_misses(const cg_call *call, const cellgen_signature *function, const int64_t *place, const uint64_t *word)
+{
+    for (int64_t m = 0; m < function->arguments; ++m) {
+        const cellgen_value *value = &function->member[m];
+        if (place[m] < 0 && !word[m] && value->role != CELLGEN_ROLE_SCALAR &&
+            !(value->flags & CELLGEN_VALUE_OPTIONAL) && !cg_is_made_again(call, value))
+            return 1;
+    }
+    return 0;
+}
+
+/* Look whether all arguments are there, those of a forward pass that is run once more too; make states that are left out. */
+static inline int cg_complete(cg_call *call)
+{
+    cg_again *again = &call->again;
+    int refusal = call->starts ? cg_make_states(call, call->function, call->place, call->word) : CG_RUNS;
+    if (!refusal && call->starts && again->function != NULL)
+        refusal = cg_make_states(call, again->function, again->place, again->word);
+    if (refusal)
+        return refusal;
+    const int misses = cg_misses(call, call->function, call->place, call->word) ||
+                       (again->function != NULL && cg_misses(call, again->function, again->place, again->word));
+    return misses ? CG_MISSING : CG_RUNS;
+}
+
+/* Make the results of a call that has been checked, and fill its words but for those of the workspace. Who asked then
+ * lends that and calls `entry->call` with `dims` and `word`. */
+static inline int cg_prepare(cg_call *call, void *team)
 {
     const cellgen_signature *function = call->function;
-    int64_t next = function->members;
-    int refusal = call->narrow ? cg_widen(call) : CG_RUNS;
+    int refusal = cg_complete(call);
+    if (!refusal && call->narrow)
+        refusal = cg_widen(call);
     refusal = refusal ? refusal : cg_make_results(call);
     if (!refusal && call->say.checkpoint && call->again.function == NULL)
         refusal = cg_make_checkpoints(call);
@@ -403,15 +468,29 @@ static inline int cg_prepare(cg_call *call, void *workspace, int64_t bytes, void
         if (array != NULL)
             call->stored[m] = (unsigned char)array->kind, call->word[m] = (uintptr_t)array->data;
     }
-    if (function->has_workspace) {
-        call->word[next++] = (uintptr_t)workspace;
-        call->word[next++] = (uint64_t)bytes;
-    }
     if (function->has_team) {
-        call->word[next++] = (uintptr_t)team;
-        call->word[next++] = (uintptr_t)cg_write_options(call);
+        uint64_t *next = call->word + function->members + (function->has_workspace ? 2 : 0);
+        next[0] = (uintptr_t)team;
+        next[1] = (uintptr_t)cg_write_options(call);
     }
     return CG_RUNS;
+}
+
+/* The options of a call that has been prepared; NULL: it says nothing. */
+static inline const cellgen_options *cg_options_of(const cg_call *call)
+{
+    const cellgen_signature *function = call->function;
+    if (!function->has_team)
+        return NULL;
+    return (const cellgen_options *)(uintptr_t)call->word[function->members + (function->has_workspace ? 2 : 0) + 1];
+}
+
+/* Lend a call a workspace. Of one that is too small a kernel says so itself. */
+static inline void cg_lend(cg_call *call, void *workspace, int64_t bytes)
+{
+    uint64_t *next = call->word + call->function->members;
+    if (call->function->has_workspace)
+        next[0] = (uintptr_t)workspace, next[1] = (uint64_t)bytes;
 }
 
 #endif /* CELLGEN_CALL_H */

@@ -34,7 +34,6 @@ typedef struct {
     PyObject_HEAD
     const cellgen_cell *cell;
     const cellgen_signature *function, *forward; /* the forward pass of a backward one, NULL: it is none */
-    const cellgen_entry *entry[2];               /* float, double */
     PyObject *keep;                /* what lies at these addresses */
     PyTypeObject *named;           /* the named tuple of the results */
     PyObject *empty;               /* makes a large array of a shape and a type */
@@ -294,10 +293,10 @@ static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     }
     const unsigned long long memory = PyLong_AsUnsignedLongLong(args[2]), team = PyLong_AsUnsignedLongLong(args[4]);
     const long long bytes = PyLong_AsLongLong(args[3]);
-    making.call.longest = (double)PyLong_AsLongLong(args[5]);
+    const long long longest = PyLong_AsLongLong(args[5]);
     if (PyErr_Occurred()) return NULL;
     cg_begin(&making.call, door->cell, door->function);
-    making.call.saves = args[1] == Py_True;
+    making.call.saves = args[1] == Py_True, making.call.longest = (double)longest;
     making.call.allocate = allocate, making.call.door = &making;
     making.door = door, making.type = -1, making.lengths = NULL, making.helds = making.spans = 0, making.out = NULL;
     making.table[0] = making.table[1] = making.table[2] = NULL;
@@ -305,12 +304,15 @@ static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     for (int64_t m = door->function->arguments; m < door->function->members; m++)
         making.result[m] = NULL, making.own[m] = NULL;
     int goes_on = take_keywords(&making, args[0]) && settle(&making) && take_out(&making);
-    making.call.entry = door->entry[making.type == NPY_DOUBLE];
+    cg_compute_in(&making.call, making.type == NPY_DOUBLE);
     goes_on = goes_on && !cg_check(&making.call) && place_tables(&making) && has_sizes(&making.call, args[6]) &&
               fits_packed(&making) && place_kept(&making);
     PyErr_Clear(); /* of numbers that are too large: no code of others has run */
-    goes_on = goes_on && !cg_prepare(&making.call, (void *)(uintptr_t)memory, bytes, (void *)(uintptr_t)team) &&
-              are_formed(&making) && run(&making.call);
+    goes_on = goes_on && !cg_prepare(&making.call, (void *)(uintptr_t)team) && are_formed(&making);
+    if (goes_on) {
+        cg_lend(&making.call, (void *)(uintptr_t)memory, bytes);
+        goes_on = run(&making.call);
+    }
     cg_end(&making.call, goes_on);
     if (goes_on) all = give(&making);
     for (int64_t m = door->function->arguments; m < door->function->members; m++) Py_XDECREF(making.result[m]);

@@ -122,7 +122,6 @@ static PyObject *new_door(PyObject *module, PyObject *args) {
     Door *door = (Door *)state->door->tp_alloc(state->door, 0);
     if (!door) return NULL;
     door->cell = of, door->function = function;
-    for (int k = 0; k < 2; k++) door->entry[k] = &of->precision[k].entry[function - of->function];
     if (!strcmp(name, "sequence_backward")) door->forward = function_named(of, "sequence_forward");
     if (door->forward && door->forward->members > CG_MOST_MEMBERS) door->forward = NULL;
     Py_INCREF(keep), Py_INCREF(named), Py_INCREF(empty);
