@@ -27,9 +27,7 @@
 
 int64_t CELLGEN_NAME(alif_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH);
 }
 
@@ -37,16 +35,9 @@ int CELLGEN_NAME(alif_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(alif_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->v_prev) return CELLGEN_NULL_POINTER;
-    if (!args->a_prev) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->v) return CELLGEN_NULL_POINTER;
-    if (!args->a) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->v_prev || !args->a_prev || !args->s_prev || !args->w || !args->u || !args->b
+        || !args->s || !args->v || !args->a)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(alif_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -102,7 +93,6 @@ int CELLGEN_NAME(alif_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -110,9 +100,7 @@ int CELLGEN_NAME(alif_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(alif_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nH);
@@ -122,13 +110,8 @@ int CELLGEN_NAME(alif_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(alif_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->v) return CELLGEN_NULL_POINTER;
-    if (!args->a) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_a_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_total) return CELLGEN_NULL_POINTER;
+    if (!args->w || !args->u || !args->v || !args->a || !args->d_v_prev || !args->d_a_prev || !args->d_v_total)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(alif_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -208,7 +191,6 @@ int CELLGEN_NAME(alif_backward)(int64_t nB, int64_t nI, int64_t nH,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -218,9 +200,8 @@ int CELLGEN_NAME(alif_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(alif_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_total) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->d_v_total)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b = sum(d_v_total -> (H,)) */
     if (args->d_b) {
@@ -241,7 +222,6 @@ int CELLGEN_NAME(alif_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_w = x.T @ d_v_total */
     if (args->d_w) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_v_total, nH, args->d_w, nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -26,9 +26,7 @@
 
 int64_t CELLGEN_NAME(antisymmetric_rnn_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nH * nH)
          + CELLGEN_BYTES(nB * nH);
 }
@@ -37,12 +35,8 @@ int CELLGEN_NAME(antisymmetric_rnn_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(antisymmetric_rnn_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w || !args->u || !args->b || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(antisymmetric_rnn_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -89,7 +83,6 @@ int CELLGEN_NAME(antisymmetric_rnn_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -97,9 +90,7 @@ int CELLGEN_NAME(antisymmetric_rnn_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(antisymmetric_rnn_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nH * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -111,12 +102,8 @@ int CELLGEN_NAME(antisymmetric_rnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(antisymmetric_rnn_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w || !args->u || !args->b || !args->d_tanh_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(antisymmetric_rnn_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -208,7 +195,6 @@ int CELLGEN_NAME(antisymmetric_rnn_backward)(int64_t nB, int64_t nI, int64_t nH,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -216,9 +202,7 @@ int CELLGEN_NAME(antisymmetric_rnn_backward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(antisymmetric_rnn_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nH * nH)
          + CELLGEN_BYTES(nH * nH);
 }
@@ -227,9 +211,8 @@ int CELLGEN_NAME(antisymmetric_rnn_weight_gradients)(int64_t nB, int64_t nI, int
     const CELLGEN_NAME(antisymmetric_rnn_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->d_tanh_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(antisymmetric_rnn_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -289,7 +272,6 @@ int CELLGEN_NAME(antisymmetric_rnn_weight_gradients)(int64_t nB, int64_t nI, int
         }
 
     }
-
 
     return CELLGEN_OK;
 }

@@ -27,9 +27,7 @@
 
 int64_t CELLGEN_NAME(augru_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -40,19 +38,9 @@ int CELLGEN_NAME(augru_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(augru_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->a) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_u) return CELLGEN_NULL_POINTER;
-    if (!args->u_u) return CELLGEN_NULL_POINTER;
-    if (!args->b_u) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->u_r) return CELLGEN_NULL_POINTER;
-    if (!args->b_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->u_n) return CELLGEN_NULL_POINTER;
-    if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->a || !args->h_prev || !args->w_u || !args->u_u || !args->b_u || !args->w_r
+        || !args->u_r || !args->b_r || !args->w_n || !args->u_n || !args->b_n || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(augru_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -117,7 +105,6 @@ int CELLGEN_NAME(augru_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -125,9 +112,7 @@ int CELLGEN_NAME(augru_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(augru_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -141,23 +126,10 @@ int CELLGEN_NAME(augru_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(augru_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->a) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_u) return CELLGEN_NULL_POINTER;
-    if (!args->u_u) return CELLGEN_NULL_POINTER;
-    if (!args->b_u) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->u_r) return CELLGEN_NULL_POINTER;
-    if (!args->b_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->u_n) return CELLGEN_NULL_POINTER;
-    if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_sigmoid_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_n_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev_u_n) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->a || !args->h_prev || !args->w_u || !args->u_u || !args->b_u || !args->w_r
+        || !args->u_r || !args->b_r || !args->w_n || !args->u_n || !args->b_n || !args->d_a
+        || !args->d_sigmoid_pre || !args->d_r_pre || !args->d_n_pre || !args->d_h_prev_u_n)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(augru_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -293,7 +265,6 @@ int CELLGEN_NAME(augru_backward)(int64_t nB, int64_t nI, int64_t nH,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -303,15 +274,9 @@ int CELLGEN_NAME(augru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(augru_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_n_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev_u_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_sigmoid_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_n) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->d_n_pre || !args->d_h_prev_u_n || !args->d_r_pre
+        || !args->d_sigmoid_pre || !args->d_b_u || !args->d_b_r || !args->d_b_n)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b_n = sum(d_n_pre -> (H,))
      * d_b_r = sum(d_r_pre -> (H,))
@@ -356,7 +321,6 @@ int CELLGEN_NAME(augru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_w_u = x.T @ d_sigmoid_pre */
     if (args->d_w_u) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_sigmoid_pre, nH, args->d_w_u, nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -26,9 +26,7 @@
 
 int64_t CELLGEN_NAME(brc_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH);
@@ -38,14 +36,9 @@ int CELLGEN_NAME(brc_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(brc_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u_c) return CELLGEN_NULL_POINTER;
-    if (!args->u_a) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_c || !args->w_a || !args->w || !args->u_c || !args->u_a
+        || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(brc_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -92,7 +85,6 @@ int CELLGEN_NAME(brc_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -100,9 +92,7 @@ int CELLGEN_NAME(brc_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(brc_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -113,17 +103,9 @@ int CELLGEN_NAME(brc_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(brc_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u_c) return CELLGEN_NULL_POINTER;
-    if (!args->u_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre_2) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_c || !args->w_a || !args->w || !args->u_c || !args->u_a
+        || !args->d_h_prev || !args->d_c_pre || !args->d_tanh_pre || !args->d_tanh_pre_2)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(brc_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -205,7 +187,6 @@ int CELLGEN_NAME(brc_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* d_x += d_c_pre @ w_c.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_c_pre, nH, args->w_c, nH, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -215,13 +196,9 @@ int CELLGEN_NAME(brc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(brc_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_a) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->d_tanh_pre_2 || !args->d_tanh_pre || !args->d_c_pre || !args->d_u_c
+        || !args->d_u_a)
+        return CELLGEN_NULL_POINTER;
 
     /* d_u_a = sum(d_u_a_terms -> (H,))
      * d_u_c = sum(d_u_c_terms -> (H,)) */
@@ -253,7 +230,6 @@ int CELLGEN_NAME(brc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_w_c = x.T @ d_c_pre */
     if (args->d_w_c) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_c_pre, nH, args->d_w_c, nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -30,10 +30,7 @@
 
 int64_t CELLGEN_NAME(cfc_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH, int64_t nM)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
-    (void)nM;
+    (void)nB, (void)nI, (void)nH, (void)nM;
     return CELLGEN_BYTES(nB * nM)
          + CELLGEN_BYTES(nB * nM)
          + CELLGEN_BYTES(nB * nH)
@@ -45,18 +42,9 @@ int CELLGEN_NAME(cfc_forward)(int64_t nB, int64_t nI, int64_t nH, int64_t nM,
     const CELLGEN_NAME(cfc_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0 || nM < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->ts) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_bb) return CELLGEN_NULL_POINTER;
-    if (!args->b_bb) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_g) return CELLGEN_NULL_POINTER;
-    if (!args->b_g) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->b_k) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->ts || !args->h_prev || !args->w_bb || !args->b_bb || !args->w_f || !args->b_f
+        || !args->w_g || !args->b_g || !args->w_k || !args->b_k || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(cfc_forward_workspace_size)(nB, nI, nH, nM);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -131,7 +119,6 @@ int CELLGEN_NAME(cfc_forward)(int64_t nB, int64_t nI, int64_t nH, int64_t nM,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -139,10 +126,7 @@ int CELLGEN_NAME(cfc_forward)(int64_t nB, int64_t nI, int64_t nH, int64_t nM,
 
 int64_t CELLGEN_NAME(cfc_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH, int64_t nM)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
-    (void)nM;
+    (void)nB, (void)nI, (void)nH, (void)nM;
     return CELLGEN_BYTES(nB * nM)
          + CELLGEN_BYTES(nB * nM)
          + CELLGEN_BYTES(nB * nM)
@@ -157,23 +141,10 @@ int CELLGEN_NAME(cfc_backward)(int64_t nB, int64_t nI, int64_t nH, int64_t nM,
     const CELLGEN_NAME(cfc_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0 || nM < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->ts) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_bb) return CELLGEN_NULL_POINTER;
-    if (!args->b_bb) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_g) return CELLGEN_NULL_POINTER;
-    if (!args->b_g) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->b_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_ts) return CELLGEN_NULL_POINTER;
-    if (!args->d_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_h_prev_w_bb) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_g_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_k_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->ts || !args->h_prev || !args->w_bb || !args->b_bb || !args->w_f || !args->b_f
+        || !args->w_g || !args->b_g || !args->w_k || !args->b_k || !args->d_ts || !args->d_f
+        || !args->d_x_h_prev_w_bb || !args->d_tanh_pre || !args->d_g_pre || !args->d_k_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(cfc_backward_workspace_size)(nB, nI, nH, nM);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -314,7 +285,6 @@ int CELLGEN_NAME(cfc_backward)(int64_t nB, int64_t nI, int64_t nH, int64_t nM,
     /* d_x = d_x_h_prev_w_bb @ w_bb[:I, :M].T */
     if (args->d_x) cg_gemm_nt(nB, nI, nM, args->d_x_h_prev_w_bb, nM, args->w_bb, nM, args->d_x, nI, 0);
 
-
     return CELLGEN_OK;
 }
 
@@ -322,10 +292,7 @@ int CELLGEN_NAME(cfc_backward)(int64_t nB, int64_t nI, int64_t nH, int64_t nM,
 
 int64_t CELLGEN_NAME(cfc_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nH, int64_t nM)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
-    (void)nM;
+    (void)nB, (void)nI, (void)nH, (void)nM;
     return CELLGEN_BYTES(nB * nM)
          + CELLGEN_BYTES(nB * nM);
 }
@@ -334,18 +301,10 @@ int CELLGEN_NAME(cfc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH, int64
     const CELLGEN_NAME(cfc_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0 || nM < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_bb) return CELLGEN_NULL_POINTER;
-    if (!args->b_bb) return CELLGEN_NULL_POINTER;
-    if (!args->d_k_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_g_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_h_prev_w_bb) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_g) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_k) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_bb || !args->b_bb || !args->d_k_pre || !args->d_g_pre
+        || !args->d_f || !args->d_tanh_pre || !args->d_x_h_prev_w_bb || !args->d_b_f || !args->d_b_g
+        || !args->d_b_k)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(cfc_weight_gradients_workspace_size)(nB, nI, nH, nM);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -432,7 +391,6 @@ int CELLGEN_NAME(cfc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH, int64
 
     /* d_w_f = q.T @ d_f */
     if (args->d_w_f) cg_gemm_tn(nM, nH, nB, q_rows, nM, args->d_f, nH, args->d_w_f, nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -26,9 +26,7 @@
 
 int64_t CELLGEN_NAME(co_rnn_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH);
 }
 
@@ -36,15 +34,9 @@ int CELLGEN_NAME(co_rnn_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(co_rnn_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->y_prev) return CELLGEN_NULL_POINTER;
-    if (!args->z_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->v) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->y) return CELLGEN_NULL_POINTER;
-    if (!args->z) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->y_prev || !args->z_prev || !args->w || !args->v || !args->u || !args->b || !args->y
+        || !args->z)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(co_rnn_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -88,7 +80,6 @@ int CELLGEN_NAME(co_rnn_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -96,9 +87,7 @@ int CELLGEN_NAME(co_rnn_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(co_rnn_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -111,16 +100,9 @@ int CELLGEN_NAME(co_rnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(co_rnn_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->y_prev) return CELLGEN_NULL_POINTER;
-    if (!args->z_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->v) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->d_y_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_z_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_force_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->y_prev || !args->z_prev || !args->w || !args->v || !args->u || !args->b
+        || !args->d_y_prev || !args->d_z_prev || !args->d_force_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(co_rnn_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -218,7 +200,6 @@ int CELLGEN_NAME(co_rnn_backward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -228,10 +209,8 @@ int CELLGEN_NAME(co_rnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(co_rnn_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->y_prev) return CELLGEN_NULL_POINTER;
-    if (!args->z_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_force_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->y_prev || !args->z_prev || !args->d_force_pre)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b = sum(d_force_pre -> (H,)) */
     if (args->d_b) {
@@ -255,7 +234,6 @@ int CELLGEN_NAME(co_rnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_w = y_prev.T @ d_force_pre */
     if (args->d_w) cg_gemm_tn(nH, nH, nB, args->y_prev, nH, args->d_force_pre, nH, args->d_w, nH, 0);
-
 
     return CELLGEN_OK;
 }

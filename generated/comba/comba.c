@@ -34,11 +34,7 @@
 
 int64_t CELLGEN_NAME(comba_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * nN)
@@ -66,19 +62,9 @@ int CELLGEN_NAME(comba_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, 
     const CELLGEN_NAME(comba_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_b) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->a_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->b_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_q || !args->w_k || !args->w_v || !args->w_b || !args->w_a
+        || !args->a_log || !args->b_a || !args->b_bar || !args->d || !args->h || !args->s)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(comba_forward_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -344,7 +330,6 @@ int CELLGEN_NAME(comba_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, 
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -352,11 +337,7 @@ int CELLGEN_NAME(comba_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, 
 
 int64_t CELLGEN_NAME(comba_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * nN)
@@ -399,27 +380,11 @@ int CELLGEN_NAME(comba_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD,
     const CELLGEN_NAME(comba_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_b) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->a_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->b_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_d_q_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_q) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_b) return CELLGEN_NULL_POINTER;
-    if (!args->d_softplus_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_beta_b_reshaped_sum_s_prev_reshaped) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_q || !args->w_k || !args->w_v || !args->w_b || !args->w_a
+        || !args->a_log || !args->b_a || !args->b_bar || !args->d || !args->s || !args->d_s_prev || !args->d_d_q_k
+        || !args->d_x_w_q || !args->d_x_w_k || !args->d_x_w_v || !args->d_x_w_b || !args->d_softplus_pre
+        || !args->d_alpha_pre || !args->d_v_beta_b_reshaped_sum_s_prev_reshaped)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(comba_backward_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -952,7 +917,6 @@ int CELLGEN_NAME(comba_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD,
     /* d_x += d_x_w_q @ w_q.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nK * nN, args->d_x_w_q, nK * nN, args->w_q, nK * nN, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -960,11 +924,7 @@ int CELLGEN_NAME(comba_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD,
 
 int64_t CELLGEN_NAME(comba_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * nN)
@@ -983,23 +943,11 @@ int CELLGEN_NAME(comba_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
     const CELLGEN_NAME(comba_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_b) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->a_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->b_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_d_q_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_beta_b_reshaped_sum_s_prev_reshaped) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_softplus_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_b) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_q) return CELLGEN_NULL_POINTER;
-    if (!args->d_d) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_k || !args->w_b || !args->w_a || !args->a_log || !args->b_a
+        || !args->b_bar || !args->d_d_q_k || !args->d_v_beta_b_reshaped_sum_s_prev_reshaped || !args->d_alpha_pre
+        || !args->d_softplus_pre || !args->d_x_w_b || !args->d_x_w_v || !args->d_x_w_k || !args->d_x_w_q
+        || !args->d_d)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(comba_weight_gradients_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -1238,7 +1186,6 @@ int CELLGEN_NAME(comba_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
         }
 
     }
-
 
     return CELLGEN_OK;
 }

@@ -31,11 +31,7 @@
 
 int64_t CELLGEN_NAME(delta_net_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * nN)
@@ -59,14 +55,9 @@ int CELLGEN_NAME(delta_net_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t 
     const CELLGEN_NAME(delta_net_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_b) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_q || !args->w_k || !args->w_v || !args->w_b || !args->h
+        || !args->s)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(delta_net_forward_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -287,7 +278,6 @@ int CELLGEN_NAME(delta_net_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t 
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -295,11 +285,7 @@ int CELLGEN_NAME(delta_net_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t 
 
 int64_t CELLGEN_NAME(delta_net_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * nN)
@@ -335,18 +321,9 @@ int CELLGEN_NAME(delta_net_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t
     const CELLGEN_NAME(delta_net_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_b) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_q) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_b) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_q || !args->w_k || !args->w_v || !args->w_b || !args->s
+        || !args->d_s_prev || !args->d_x_w_q || !args->d_x_w_k || !args->d_x_w_v || !args->d_x_w_b)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(delta_net_backward_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -782,7 +759,6 @@ int CELLGEN_NAME(delta_net_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t
     /* d_x += d_x_w_q @ w_q.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nK * nN, args->d_x_w_q, nK * nN, args->w_q, nK * nN, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -792,11 +768,8 @@ int CELLGEN_NAME(delta_net_weight_gradients)(int64_t nB, int64_t nI, int64_t nN,
     const CELLGEN_NAME(delta_net_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_b) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_q) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->d_x_w_b || !args->d_x_w_v || !args->d_x_w_k || !args->d_x_w_q)
+        return CELLGEN_NULL_POINTER;
 
     /* d_w_b = x.T @ d_x_w_b */
     if (args->d_w_b) cg_gemm_tn(nI, nN, nB, args->x, nI, args->d_x_w_b, nN, args->d_w_b, nN, 0);
@@ -809,7 +782,6 @@ int CELLGEN_NAME(delta_net_weight_gradients)(int64_t nB, int64_t nI, int64_t nN,
 
     /* d_w_q = x.T @ d_x_w_q */
     if (args->d_w_q) cg_gemm_tn(nI, nK * nN, nB, args->x, nI, args->d_x_w_q, nK * nN, args->d_w_q, nK * nN, 0);
-
 
     return CELLGEN_OK;
 }

@@ -34,11 +34,7 @@
 
 int64_t CELLGEN_NAME(delta_product_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * nN)
@@ -74,17 +70,9 @@ int CELLGEN_NAME(delta_product_forward)(int64_t nB, int64_t nI, int64_t nN, int6
     const CELLGEN_NAME(delta_product_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k_1) return CELLGEN_NULL_POINTER;
-    if (!args->w_k_2) return CELLGEN_NULL_POINTER;
-    if (!args->w_v_1) return CELLGEN_NULL_POINTER;
-    if (!args->w_v_2) return CELLGEN_NULL_POINTER;
-    if (!args->w_b_1) return CELLGEN_NULL_POINTER;
-    if (!args->w_b_2) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_q || !args->w_k_1 || !args->w_k_2 || !args->w_v_1 || !args->w_v_2
+        || !args->w_b_1 || !args->w_b_2 || !args->h || !args->s)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(delta_product_forward_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -417,7 +405,6 @@ int CELLGEN_NAME(delta_product_forward)(int64_t nB, int64_t nI, int64_t nN, int6
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -425,11 +412,7 @@ int CELLGEN_NAME(delta_product_forward)(int64_t nB, int64_t nI, int64_t nN, int6
 
 int64_t CELLGEN_NAME(delta_product_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * nN)
@@ -488,24 +471,10 @@ int CELLGEN_NAME(delta_product_backward)(int64_t nB, int64_t nI, int64_t nN, int
     const CELLGEN_NAME(delta_product_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k_1) return CELLGEN_NULL_POINTER;
-    if (!args->w_k_2) return CELLGEN_NULL_POINTER;
-    if (!args->w_v_1) return CELLGEN_NULL_POINTER;
-    if (!args->w_v_2) return CELLGEN_NULL_POINTER;
-    if (!args->w_b_1) return CELLGEN_NULL_POINTER;
-    if (!args->w_b_2) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_q) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_v_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_v_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_b_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_b_2) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_q || !args->w_k_1 || !args->w_k_2 || !args->w_v_1 || !args->w_v_2
+        || !args->w_b_1 || !args->w_b_2 || !args->s || !args->d_s_prev || !args->d_x_w_q || !args->d_x_w_k_1
+        || !args->d_x_w_k_2 || !args->d_x_w_v_1 || !args->d_x_w_v_2 || !args->d_x_w_b_1 || !args->d_x_w_b_2)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(delta_product_backward_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -1202,7 +1171,6 @@ int CELLGEN_NAME(delta_product_backward)(int64_t nB, int64_t nI, int64_t nN, int
     /* d_x += d_x_w_q @ w_q.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nK * nN, args->d_x_w_q, nK * nN, args->w_q, nK * nN, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -1212,14 +1180,9 @@ int CELLGEN_NAME(delta_product_weight_gradients)(int64_t nB, int64_t nI, int64_t
     const CELLGEN_NAME(delta_product_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_b_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_b_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_v_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_v_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_q) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->d_x_w_b_2 || !args->d_x_w_b_1 || !args->d_x_w_v_2 || !args->d_x_w_v_1
+        || !args->d_x_w_k_2 || !args->d_x_w_k_1 || !args->d_x_w_q)
+        return CELLGEN_NULL_POINTER;
 
     /* d_w_b_2 = x.T @ d_x_w_b_2 */
     if (args->d_w_b_2) cg_gemm_tn(nI, nN, nB, args->x, nI, args->d_x_w_b_2, nN, args->d_w_b_2, nN, 0);
@@ -1241,7 +1204,6 @@ int CELLGEN_NAME(delta_product_weight_gradients)(int64_t nB, int64_t nI, int64_t
 
     /* d_w_q = x.T @ d_x_w_q */
     if (args->d_w_q) cg_gemm_tn(nI, nK * nN, nB, args->x, nI, args->d_x_w_q, nK * nN, args->d_w_q, nK * nN, 0);
-
 
     return CELLGEN_OK;
 }

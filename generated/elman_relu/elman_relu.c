@@ -24,9 +24,7 @@
 
 int64_t CELLGEN_NAME(elman_relu_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH);
 }
 
@@ -34,12 +32,8 @@ int CELLGEN_NAME(elman_relu_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(elman_relu_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w || !args->u || !args->b || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(elman_relu_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -69,7 +63,6 @@ int CELLGEN_NAME(elman_relu_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -77,9 +70,7 @@ int CELLGEN_NAME(elman_relu_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(elman_relu_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nH);
 }
 
@@ -87,10 +78,8 @@ int CELLGEN_NAME(elman_relu_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(elman_relu_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_bar) return CELLGEN_NULL_POINTER;
+    if (!args->w || !args->u || !args->h || !args->d_h_bar)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(elman_relu_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -120,7 +109,6 @@ int CELLGEN_NAME(elman_relu_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* d_x = d_h_bar @ w.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_h_bar, nH, args->w, nH, args->d_x, nI, 0);
 
-
     return CELLGEN_OK;
 }
 
@@ -130,9 +118,8 @@ int CELLGEN_NAME(elman_relu_weight_gradients)(int64_t nB, int64_t nI, int64_t nH
     const CELLGEN_NAME(elman_relu_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_bar) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->d_h_bar)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b = sum(d_h_bar -> (H,)) */
     if (args->d_b) {
@@ -153,7 +140,6 @@ int CELLGEN_NAME(elman_relu_weight_gradients)(int64_t nB, int64_t nI, int64_t nH
 
     /* d_w = x.T @ d_h_bar */
     if (args->d_w) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_h_bar, nH, args->d_w, nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -27,9 +27,7 @@
 
 int64_t CELLGEN_NAME(fast_grnn_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(1)
          + CELLGEN_BYTES(1);
@@ -39,15 +37,9 @@ int CELLGEN_NAME(fast_grnn_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(fast_grnn_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_h) return CELLGEN_NULL_POINTER;
-    if (!args->zeta) return CELLGEN_NULL_POINTER;
-    if (!args->nu) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w || !args->u || !args->b_z || !args->b_h || !args->zeta
+        || !args->nu || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(fast_grnn_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -103,7 +95,6 @@ int CELLGEN_NAME(fast_grnn_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -111,9 +102,7 @@ int CELLGEN_NAME(fast_grnn_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(fast_grnn_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(1)
@@ -126,17 +115,9 @@ int CELLGEN_NAME(fast_grnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(fast_grnn_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_h) return CELLGEN_NULL_POINTER;
-    if (!args->zeta) return CELLGEN_NULL_POINTER;
-    if (!args->nu) return CELLGEN_NULL_POINTER;
-    if (!args->d_s) return CELLGEN_NULL_POINTER;
-    if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_bar_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w || !args->u || !args->b_z || !args->b_h || !args->zeta
+        || !args->nu || !args->d_s || !args->d_z_pre || !args->d_h_bar_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(fast_grnn_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -240,7 +221,6 @@ int CELLGEN_NAME(fast_grnn_backward)(int64_t nB, int64_t nI, int64_t nH,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -248,9 +228,7 @@ int CELLGEN_NAME(fast_grnn_backward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(fast_grnn_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(1)
          + CELLGEN_BYTES(1)
@@ -263,21 +241,10 @@ int CELLGEN_NAME(fast_grnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(fast_grnn_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_h) return CELLGEN_NULL_POINTER;
-    if (!args->zeta) return CELLGEN_NULL_POINTER;
-    if (!args->nu) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_bar_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_s) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_h) return CELLGEN_NULL_POINTER;
-    if (!args->d_zeta) return CELLGEN_NULL_POINTER;
-    if (!args->d_nu) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w || !args->u || !args->b_z || !args->b_h || !args->zeta
+        || !args->nu || !args->d_h_bar_pre || !args->d_z_pre || !args->d_s || !args->d_b_z || !args->d_b_h
+        || !args->d_zeta || !args->d_nu)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(fast_grnn_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -387,7 +354,6 @@ int CELLGEN_NAME(fast_grnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
             d_zeta_row[unit] = d_sigmoid_zeta * (1 - sigmoid_zeta) * sigmoid_zeta;
         }
     }
-
 
     return CELLGEN_OK;
 }

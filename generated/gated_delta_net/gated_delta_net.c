@@ -32,11 +32,7 @@
 
 int64_t CELLGEN_NAME(gated_delta_net_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * nN)
@@ -64,17 +60,9 @@ int CELLGEN_NAME(gated_delta_net_forward)(int64_t nB, int64_t nI, int64_t nN, in
     const CELLGEN_NAME(gated_delta_net_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_b) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->a_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_q || !args->w_k || !args->w_v || !args->w_b || !args->w_a
+        || !args->a_log || !args->b_a || !args->h || !args->s)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gated_delta_net_forward_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -343,7 +331,6 @@ int CELLGEN_NAME(gated_delta_net_forward)(int64_t nB, int64_t nI, int64_t nN, in
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -351,11 +338,7 @@ int CELLGEN_NAME(gated_delta_net_forward)(int64_t nB, int64_t nI, int64_t nN, in
 
 int64_t CELLGEN_NAME(gated_delta_net_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * nN)
@@ -397,23 +380,10 @@ int CELLGEN_NAME(gated_delta_net_backward)(int64_t nB, int64_t nI, int64_t nN, i
     const CELLGEN_NAME(gated_delta_net_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_b) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->a_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_q) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_b) return CELLGEN_NULL_POINTER;
-    if (!args->d_softplus_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_q || !args->w_k || !args->w_v || !args->w_b || !args->w_a
+        || !args->a_log || !args->b_a || !args->s || !args->d_s_prev || !args->d_x_w_q || !args->d_x_w_k
+        || !args->d_x_w_v || !args->d_x_w_b || !args->d_softplus_pre || !args->d_alpha_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gated_delta_net_backward_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -936,7 +906,6 @@ int CELLGEN_NAME(gated_delta_net_backward)(int64_t nB, int64_t nI, int64_t nN, i
     /* d_x += d_x_w_q @ w_q.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nK * nN, args->d_x_w_q, nK * nN, args->w_q, nK * nN, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -944,11 +913,7 @@ int CELLGEN_NAME(gated_delta_net_backward)(int64_t nB, int64_t nI, int64_t nN, i
 
 int64_t CELLGEN_NAME(gated_delta_net_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * nN)
          + CELLGEN_BYTES(nN * 1);
 }
@@ -957,16 +922,9 @@ int CELLGEN_NAME(gated_delta_net_weight_gradients)(int64_t nB, int64_t nI, int64
     const CELLGEN_NAME(gated_delta_net_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->a_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_softplus_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_b) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_q) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->w_a || !args->a_log || !args->b_a || !args->d_alpha_pre || !args->d_softplus_pre
+        || !args->d_x_w_b || !args->d_x_w_v || !args->d_x_w_k || !args->d_x_w_q)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gated_delta_net_weight_gradients_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -1042,7 +1000,6 @@ int CELLGEN_NAME(gated_delta_net_weight_gradients)(int64_t nB, int64_t nI, int64
         }
 
     }
-
 
     return CELLGEN_OK;
 }

@@ -34,11 +34,7 @@
 
 int64_t CELLGEN_NAME(gated_delta_net_2_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * nN)
@@ -69,18 +65,9 @@ int CELLGEN_NAME(gated_delta_net_2_forward)(int64_t nB, int64_t nI, int64_t nN, 
     const CELLGEN_NAME(gated_delta_net_2_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->w_b) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_w) return CELLGEN_NULL_POINTER;
-    if (!args->a_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_q || !args->w_k || !args->w_a || !args->w_b || !args->w_v
+        || !args->w_w || !args->a_log || !args->b_a || !args->h || !args->s)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gated_delta_net_2_forward_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -361,7 +348,6 @@ int CELLGEN_NAME(gated_delta_net_2_forward)(int64_t nB, int64_t nI, int64_t nN, 
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -369,11 +355,7 @@ int CELLGEN_NAME(gated_delta_net_2_forward)(int64_t nB, int64_t nI, int64_t nN, 
 
 int64_t CELLGEN_NAME(gated_delta_net_2_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * nN)
@@ -419,25 +401,11 @@ int CELLGEN_NAME(gated_delta_net_2_backward)(int64_t nB, int64_t nI, int64_t nN,
     const CELLGEN_NAME(gated_delta_net_2_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->w_b) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_w) return CELLGEN_NULL_POINTER;
-    if (!args->a_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_q) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_b) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_softplus_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_q || !args->w_k || !args->w_a || !args->w_b || !args->w_v
+        || !args->w_w || !args->a_log || !args->b_a || !args->s || !args->d_s_prev || !args->d_x_w_q
+        || !args->d_x_w_k || !args->d_x_w_v || !args->d_x_w_b || !args->d_x_w_w || !args->d_softplus_pre
+        || !args->d_alpha_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gated_delta_net_2_backward_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -980,7 +948,6 @@ int CELLGEN_NAME(gated_delta_net_2_backward)(int64_t nB, int64_t nI, int64_t nN,
     /* d_x += d_x_w_q @ w_q.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nK * nN, args->d_x_w_q, nK * nN, args->w_q, nK * nN, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -988,11 +955,7 @@ int CELLGEN_NAME(gated_delta_net_2_backward)(int64_t nB, int64_t nI, int64_t nN,
 
 int64_t CELLGEN_NAME(gated_delta_net_2_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nN * 1);
 }
@@ -1001,17 +964,9 @@ int CELLGEN_NAME(gated_delta_net_2_weight_gradients)(int64_t nB, int64_t nI, int
     const CELLGEN_NAME(gated_delta_net_2_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->a_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_softplus_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_b) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_q) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->w_a || !args->a_log || !args->b_a || !args->d_alpha_pre || !args->d_softplus_pre
+        || !args->d_x_w_w || !args->d_x_w_b || !args->d_x_w_v || !args->d_x_w_k || !args->d_x_w_q)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gated_delta_net_2_weight_gradients_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -1094,7 +1049,6 @@ int CELLGEN_NAME(gated_delta_net_2_weight_gradients)(int64_t nB, int64_t nI, int
         }
 
     }
-
 
     return CELLGEN_OK;
 }

@@ -31,11 +31,7 @@
 
 int64_t CELLGEN_NAME(gla_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nK;
-    (void)nD;
+    (void)nB, (void)nI, (void)nN, (void)nK, (void)nD;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
@@ -49,15 +45,9 @@ int CELLGEN_NAME(gla_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, in
     const CELLGEN_NAME(gla_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_q || !args->w_k || !args->w_v || !args->w_a || !args->b_a
+        || !args->h || !args->s)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gla_forward_workspace_size)(nB, nI, nN, nK, nD);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -148,7 +138,6 @@ int CELLGEN_NAME(gla_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, in
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -156,11 +145,7 @@ int CELLGEN_NAME(gla_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, in
 
 int64_t CELLGEN_NAME(gla_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nK;
-    (void)nD;
+    (void)nB, (void)nI, (void)nN, (void)nK, (void)nD;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
@@ -180,19 +165,9 @@ int CELLGEN_NAME(gla_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, i
     const CELLGEN_NAME(gla_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_q) return CELLGEN_NULL_POINTER;
-    if (!args->d_log_sigmoid_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_q || !args->w_k || !args->w_v || !args->w_a || !args->b_a
+        || !args->s || !args->d_s_prev || !args->d_k || !args->d_v || !args->d_x_w_q || !args->d_log_sigmoid_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gla_backward_workspace_size)(nB, nI, nN, nK, nD);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -389,7 +364,6 @@ int CELLGEN_NAME(gla_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, i
     /* d_x += d_x_w_q @ w_q.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nK * nN, args->d_x_w_q, nK * nN, args->w_q, nK * nN, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -399,11 +373,8 @@ int CELLGEN_NAME(gla_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int64
     const CELLGEN_NAME(gla_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->d_log_sigmoid_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_q) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->d_log_sigmoid_pre || !args->d_v || !args->d_k || !args->d_x_w_q)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b_a = sum(d_log_sigmoid_pre -> (N, K)) */
     if (args->d_b_a) {
@@ -430,7 +401,6 @@ int CELLGEN_NAME(gla_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int64
 
     /* d_w_q = x.T @ d_x_w_q */
     if (args->d_w_q) cg_gemm_tn(nI, nK * nN, nB, args->x, nI, args->d_x_w_q, nK * nN, args->d_w_q, nK * nN, 0);
-
 
     return CELLGEN_OK;
 }

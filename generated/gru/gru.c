@@ -31,9 +31,7 @@
 
 int64_t CELLGEN_NAME(gru_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -44,19 +42,9 @@ int CELLGEN_NAME(gru_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(gru_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_z) return CELLGEN_NULL_POINTER;
-    if (!args->u_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->u_r) return CELLGEN_NULL_POINTER;
-    if (!args->b_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->u_n) return CELLGEN_NULL_POINTER;
-    if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->c_n) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_z || !args->u_z || !args->b_z || !args->w_r || !args->u_r
+        || !args->b_r || !args->w_n || !args->u_n || !args->b_n || !args->c_n || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gru_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -130,7 +118,6 @@ int CELLGEN_NAME(gru_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -138,9 +125,7 @@ int CELLGEN_NAME(gru_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(gru_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -154,22 +139,10 @@ int CELLGEN_NAME(gru_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(gru_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_z) return CELLGEN_NULL_POINTER;
-    if (!args->u_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->u_r) return CELLGEN_NULL_POINTER;
-    if (!args->b_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->u_n) return CELLGEN_NULL_POINTER;
-    if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->c_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_z_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_s) return CELLGEN_NULL_POINTER;
-    if (!args->d_n_bar) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_z || !args->u_z || !args->b_z || !args->w_r || !args->u_r
+        || !args->b_r || !args->w_n || !args->u_n || !args->b_n || !args->c_n || !args->d_z_bar || !args->d_r_bar
+        || !args->d_s || !args->d_n_bar)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gru_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -307,7 +280,6 @@ int CELLGEN_NAME(gru_backward)(int64_t nB, int64_t nI, int64_t nH,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -317,16 +289,9 @@ int CELLGEN_NAME(gru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(gru_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_n_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_s) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_z_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_n) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->d_n_bar || !args->d_s || !args->d_r_bar || !args->d_z_bar
+        || !args->d_b_z || !args->d_b_r || !args->d_b_n || !args->d_c_n)
+        return CELLGEN_NULL_POINTER;
 
     /* d_c_n = sum(d_s -> (H,))
      * d_b_n = sum(d_n_bar -> (H,))
@@ -377,7 +342,6 @@ int CELLGEN_NAME(gru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_w_z = x.T @ d_z_bar */
     if (args->d_w_z) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_z_bar, nH, args->d_w_z, nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -29,9 +29,7 @@
 
 int64_t CELLGEN_NAME(gru_block_cell_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * (2 * nH))
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH);
@@ -41,16 +39,9 @@ int CELLGEN_NAME(gru_block_cell_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(gru_block_cell_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_ru) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->b_ru) return CELLGEN_NULL_POINTER;
-    if (!args->b_c) return CELLGEN_NULL_POINTER;
-    if (!args->r) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_ru || !args->w_c || !args->b_ru || !args->b_c || !args->r
+        || !args->u || !args->c || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gru_block_cell_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -124,7 +115,6 @@ int CELLGEN_NAME(gru_block_cell_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -132,9 +122,7 @@ int CELLGEN_NAME(gru_block_cell_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(gru_block_cell_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nH);
@@ -144,14 +132,9 @@ int CELLGEN_NAME(gru_block_cell_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(gru_block_cell_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_ru) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->r) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_bar_u_bar) return CELLGEN_NULL_POINTER;
+    if (!args->h_prev || !args->w_ru || !args->w_c || !args->r || !args->u || !args->c || !args->d_c_bar
+        || !args->d_r_bar_u_bar)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gru_block_cell_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -253,7 +236,6 @@ int CELLGEN_NAME(gru_block_cell_backward)(int64_t nB, int64_t nI, int64_t nH,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -261,9 +243,7 @@ int CELLGEN_NAME(gru_block_cell_backward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(gru_block_cell_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH);
 }
 
@@ -271,12 +251,8 @@ int CELLGEN_NAME(gru_block_cell_weight_gradients)(int64_t nB, int64_t nI, int64_
     const CELLGEN_NAME(gru_block_cell_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->r) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_bar_u_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_c) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->r || !args->d_c_bar || !args->d_r_bar_u_bar || !args->d_b_c)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gru_block_cell_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -331,7 +307,6 @@ int CELLGEN_NAME(gru_block_cell_weight_gradients)(int64_t nB, int64_t nI, int64_
 
     /* d_w_ru[:I, :2*H] = x.T @ d_r_bar_u_bar */
     if (args->d_w_ru) cg_gemm_tn(nI, 2 * nH, nB, args->x, nI, args->d_r_bar_u_bar, 2 * nH, args->d_w_ru, 2 * nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -33,9 +33,7 @@
 
 int64_t CELLGEN_NAME(gru_d_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nI)
          + CELLGEN_BYTES(nB * nH)
@@ -50,30 +48,11 @@ int CELLGEN_NAME(gru_d_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(gru_d_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->m) return CELLGEN_NULL_POINTER;
-    if (!args->delta) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->x_seen_prev) return CELLGEN_NULL_POINTER;
-    if (!args->x_mean) return CELLGEN_NULL_POINTER;
-    if (!args->w_gx) return CELLGEN_NULL_POINTER;
-    if (!args->b_gx) return CELLGEN_NULL_POINTER;
-    if (!args->w_gh) return CELLGEN_NULL_POINTER;
-    if (!args->b_gh) return CELLGEN_NULL_POINTER;
-    if (!args->w_z) return CELLGEN_NULL_POINTER;
-    if (!args->u_z) return CELLGEN_NULL_POINTER;
-    if (!args->v_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->u_r) return CELLGEN_NULL_POINTER;
-    if (!args->v_r) return CELLGEN_NULL_POINTER;
-    if (!args->b_r) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->v) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->x_seen) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->m || !args->delta || !args->h_prev || !args->x_seen_prev || !args->x_mean
+        || !args->w_gx || !args->b_gx || !args->w_gh || !args->b_gh || !args->w_z || !args->u_z || !args->v_z
+        || !args->b_z || !args->w_r || !args->u_r || !args->v_r || !args->b_r || !args->w || !args->u || !args->v
+        || !args->b || !args->h || !args->x_seen)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gru_d_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -214,7 +193,6 @@ int CELLGEN_NAME(gru_d_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -222,9 +200,7 @@ int CELLGEN_NAME(gru_d_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(gru_d_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nI)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -246,36 +222,12 @@ int CELLGEN_NAME(gru_d_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(gru_d_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->m) return CELLGEN_NULL_POINTER;
-    if (!args->delta) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->x_seen_prev) return CELLGEN_NULL_POINTER;
-    if (!args->x_mean) return CELLGEN_NULL_POINTER;
-    if (!args->w_gx) return CELLGEN_NULL_POINTER;
-    if (!args->b_gx) return CELLGEN_NULL_POINTER;
-    if (!args->w_gh) return CELLGEN_NULL_POINTER;
-    if (!args->b_gh) return CELLGEN_NULL_POINTER;
-    if (!args->w_z) return CELLGEN_NULL_POINTER;
-    if (!args->u_z) return CELLGEN_NULL_POINTER;
-    if (!args->v_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->u_r) return CELLGEN_NULL_POINTER;
-    if (!args->v_r) return CELLGEN_NULL_POINTER;
-    if (!args->b_r) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->v) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_seen_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_hat) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_hat) return CELLGEN_NULL_POINTER;
-    if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_tilde_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->m || !args->delta || !args->h_prev || !args->x_seen_prev || !args->x_mean
+        || !args->w_gx || !args->b_gx || !args->w_gh || !args->b_gh || !args->w_z || !args->u_z || !args->v_z
+        || !args->b_z || !args->w_r || !args->u_r || !args->v_r || !args->b_r || !args->w || !args->u || !args->v
+        || !args->b || !args->d_x || !args->d_h_prev || !args->d_x_seen_prev || !args->d_x_hat || !args->d_h_hat
+        || !args->d_z_pre || !args->d_r_pre || !args->d_h_tilde_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gru_d_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -532,7 +484,6 @@ int CELLGEN_NAME(gru_d_backward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -540,9 +491,7 @@ int CELLGEN_NAME(gru_d_backward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(gru_d_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nI)
          + CELLGEN_BYTES(nB * nH)
@@ -556,31 +505,12 @@ int CELLGEN_NAME(gru_d_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(gru_d_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->m) return CELLGEN_NULL_POINTER;
-    if (!args->delta) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->x_seen_prev) return CELLGEN_NULL_POINTER;
-    if (!args->x_mean) return CELLGEN_NULL_POINTER;
-    if (!args->w_gx) return CELLGEN_NULL_POINTER;
-    if (!args->b_gx) return CELLGEN_NULL_POINTER;
-    if (!args->w_gh) return CELLGEN_NULL_POINTER;
-    if (!args->b_gh) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->u_r) return CELLGEN_NULL_POINTER;
-    if (!args->v_r) return CELLGEN_NULL_POINTER;
-    if (!args->b_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_tilde_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_hat) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_hat) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_gx) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_gx) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_gh) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->m || !args->delta || !args->h_prev || !args->x_seen_prev || !args->x_mean
+        || !args->w_gx || !args->b_gx || !args->w_gh || !args->b_gh || !args->w_r || !args->u_r || !args->v_r
+        || !args->b_r || !args->d_h_tilde_pre || !args->d_r_pre || !args->d_z_pre || !args->d_h_hat
+        || !args->d_x_hat || !args->d_w_gx || !args->d_b_gx || !args->d_b_gh || !args->d_b_z || !args->d_b_r
+        || !args->d_b)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gru_d_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -767,7 +697,6 @@ int CELLGEN_NAME(gru_d_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_u = h_hat_r.T @ d_h_tilde_pre */
     if (args->d_u) cg_gemm_tn(nH, nH, nB, h_hat_r_rows, nH, args->d_h_tilde_pre, nH, args->d_u, nH, 0);
-
 
     return CELLGEN_OK;
 }

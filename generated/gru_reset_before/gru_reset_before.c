@@ -30,9 +30,7 @@
 
 int64_t CELLGEN_NAME(gru_reset_before_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -44,18 +42,9 @@ int CELLGEN_NAME(gru_reset_before_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(gru_reset_before_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_z) return CELLGEN_NULL_POINTER;
-    if (!args->u_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->u_r) return CELLGEN_NULL_POINTER;
-    if (!args->b_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->u_n) return CELLGEN_NULL_POINTER;
-    if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_z || !args->u_z || !args->b_z || !args->w_r || !args->u_r
+        || !args->b_r || !args->w_n || !args->u_n || !args->b_n || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gru_reset_before_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -139,7 +128,6 @@ int CELLGEN_NAME(gru_reset_before_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -147,9 +135,7 @@ int CELLGEN_NAME(gru_reset_before_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(gru_reset_before_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -166,20 +152,10 @@ int CELLGEN_NAME(gru_reset_before_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(gru_reset_before_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_z) return CELLGEN_NULL_POINTER;
-    if (!args->u_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->u_r) return CELLGEN_NULL_POINTER;
-    if (!args->b_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->u_n) return CELLGEN_NULL_POINTER;
-    if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_z_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_n_bar) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_z || !args->u_z || !args->b_z || !args->w_r || !args->u_r
+        || !args->b_r || !args->w_n || !args->u_n || !args->b_n || !args->d_z_bar || !args->d_r_bar
+        || !args->d_n_bar)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gru_reset_before_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -349,7 +325,6 @@ int CELLGEN_NAME(gru_reset_before_backward)(int64_t nB, int64_t nI, int64_t nH,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -357,9 +332,7 @@ int CELLGEN_NAME(gru_reset_before_backward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(gru_reset_before_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH);
 }
@@ -368,17 +341,9 @@ int CELLGEN_NAME(gru_reset_before_weight_gradients)(int64_t nB, int64_t nI, int6
     const CELLGEN_NAME(gru_reset_before_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->u_r) return CELLGEN_NULL_POINTER;
-    if (!args->b_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_n_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_z_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_n) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_r || !args->u_r || !args->b_r || !args->d_n_bar || !args->d_r_bar
+        || !args->d_z_bar || !args->d_b_z || !args->d_b_r || !args->d_b_n)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gru_reset_before_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -460,7 +425,6 @@ int CELLGEN_NAME(gru_reset_before_weight_gradients)(int64_t nB, int64_t nI, int6
 
     /* d_u_n = h_prev_r.T @ d_n_bar */
     if (args->d_u_n) cg_gemm_tn(nH, nH, nB, h_prev_r_rows, nH, args->d_n_bar, nH, args->d_u_n, nH, 0);
-
 
     return CELLGEN_OK;
 }

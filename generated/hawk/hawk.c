@@ -33,10 +33,7 @@
 
 int64_t CELLGEN_NAME(hawk_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nR, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nR;
-    (void)nH;
+    (void)nB, (void)nI, (void)nR, (void)nH;
     return CELLGEN_BYTES(nB * nR)
          + CELLGEN_BYTES(nB * nR)
          + CELLGEN_BYTES(nB * nR)
@@ -50,29 +47,11 @@ int CELLGEN_NAME(hawk_forward)(int64_t nB, int64_t nI, int64_t nR, int64_t nH,
     const CELLGEN_NAME(hawk_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nR < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->u_1_prev) return CELLGEN_NULL_POINTER;
-    if (!args->u_2_prev) return CELLGEN_NULL_POINTER;
-    if (!args->u_3_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_u) return CELLGEN_NULL_POINTER;
-    if (!args->w_g) return CELLGEN_NULL_POINTER;
-    if (!args->w_y) return CELLGEN_NULL_POINTER;
-    if (!args->lam) return CELLGEN_NULL_POINTER;
-    if (!args->k_0) return CELLGEN_NULL_POINTER;
-    if (!args->k_1) return CELLGEN_NULL_POINTER;
-    if (!args->k_2) return CELLGEN_NULL_POINTER;
-    if (!args->k_3) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->w_x) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->b_x) return CELLGEN_NULL_POINTER;
-    if (!args->y) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->u_1) return CELLGEN_NULL_POINTER;
-    if (!args->u_2) return CELLGEN_NULL_POINTER;
-    if (!args->u_3) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->u_1_prev || !args->u_2_prev || !args->u_3_prev || !args->w_u
+        || !args->w_g || !args->w_y || !args->lam || !args->k_0 || !args->k_1 || !args->k_2 || !args->k_3
+        || !args->b || !args->w_a || !args->w_x || !args->b_a || !args->b_x || !args->y || !args->h || !args->u_1
+        || !args->u_2 || !args->u_3)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(hawk_forward_workspace_size)(nB, nI, nR, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -203,7 +182,6 @@ int CELLGEN_NAME(hawk_forward)(int64_t nB, int64_t nI, int64_t nR, int64_t nH,
     /* y = h_x_w_g_erf_erf_pre @ w_y */
     cg_gemm_nn(nB, nH, nR, h_x_w_g_erf_erf_pre_rows, nR, args->w_y, nH, args->y, nH, 0);
 
-
     return CELLGEN_OK;
 }
 
@@ -211,10 +189,7 @@ int CELLGEN_NAME(hawk_forward)(int64_t nB, int64_t nI, int64_t nR, int64_t nH,
 
 int64_t CELLGEN_NAME(hawk_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nR, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nR;
-    (void)nH;
+    (void)nB, (void)nI, (void)nR, (void)nH;
     return CELLGEN_BYTES(nB * nR)
          + CELLGEN_BYTES(nB * nR)
          + CELLGEN_BYTES(nB * nR)
@@ -234,36 +209,12 @@ int CELLGEN_NAME(hawk_backward)(int64_t nB, int64_t nI, int64_t nR, int64_t nH,
     const CELLGEN_NAME(hawk_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nR < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->u_1_prev) return CELLGEN_NULL_POINTER;
-    if (!args->u_2_prev) return CELLGEN_NULL_POINTER;
-    if (!args->u_3_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_u) return CELLGEN_NULL_POINTER;
-    if (!args->w_g) return CELLGEN_NULL_POINTER;
-    if (!args->w_y) return CELLGEN_NULL_POINTER;
-    if (!args->lam) return CELLGEN_NULL_POINTER;
-    if (!args->k_0) return CELLGEN_NULL_POINTER;
-    if (!args->k_1) return CELLGEN_NULL_POINTER;
-    if (!args->k_2) return CELLGEN_NULL_POINTER;
-    if (!args->k_3) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->w_x) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->b_x) return CELLGEN_NULL_POINTER;
-    if (!args->u_1) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_1_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_2_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_3_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_1_total) return CELLGEN_NULL_POINTER;
-    if (!args->d_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_log_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_g) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->u_1_prev || !args->u_2_prev || !args->u_3_prev || !args->w_u
+        || !args->w_g || !args->w_y || !args->lam || !args->k_0 || !args->k_1 || !args->k_2 || !args->k_3
+        || !args->b || !args->w_a || !args->w_x || !args->b_a || !args->b_x || !args->u_1 || !args->h
+        || !args->d_h_prev || !args->d_u_1_prev || !args->d_u_2_prev || !args->d_u_3_prev || !args->d_u_1_total
+        || !args->d_c || !args->d_log_a || !args->d_r_pre || !args->d_i_pre || !args->d_x_w_g)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(hawk_backward_workspace_size)(nB, nI, nR, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -511,7 +462,6 @@ int CELLGEN_NAME(hawk_backward)(int64_t nB, int64_t nI, int64_t nR, int64_t nH,
     /* d_x += d_u_1_total @ w_u.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nR, args->d_u_1_total, nR, args->w_u, nR, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -519,10 +469,7 @@ int CELLGEN_NAME(hawk_backward)(int64_t nB, int64_t nI, int64_t nR, int64_t nH,
 
 int64_t CELLGEN_NAME(hawk_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nR, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nR;
-    (void)nH;
+    (void)nB, (void)nI, (void)nR, (void)nH;
     return CELLGEN_BYTES(nB * nR)
          + CELLGEN_BYTES(nB * nR)
          + CELLGEN_BYTES(nB * nR)
@@ -536,34 +483,12 @@ int CELLGEN_NAME(hawk_weight_gradients)(int64_t nB, int64_t nI, int64_t nR, int6
     const CELLGEN_NAME(hawk_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nR < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->u_1_prev) return CELLGEN_NULL_POINTER;
-    if (!args->u_2_prev) return CELLGEN_NULL_POINTER;
-    if (!args->u_3_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_g) return CELLGEN_NULL_POINTER;
-    if (!args->lam) return CELLGEN_NULL_POINTER;
-    if (!args->k_0) return CELLGEN_NULL_POINTER;
-    if (!args->k_1) return CELLGEN_NULL_POINTER;
-    if (!args->k_2) return CELLGEN_NULL_POINTER;
-    if (!args->k_3) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->u_1) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_g) return CELLGEN_NULL_POINTER;
-    if (!args->d_log_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_1_total) return CELLGEN_NULL_POINTER;
-    if (!args->d_k_0) return CELLGEN_NULL_POINTER;
-    if (!args->d_k_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_k_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_k_3) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_x) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->u_1_prev || !args->u_2_prev || !args->u_3_prev || !args->w_g || !args->lam
+        || !args->k_0 || !args->k_1 || !args->k_2 || !args->k_3 || !args->b || !args->w_a || !args->b_a
+        || !args->u_1 || !args->h || !args->d_x_w_g || !args->d_log_a || !args->d_i_pre || !args->d_r_pre
+        || !args->d_c || !args->d_u_1_total || !args->d_k_0 || !args->d_k_1 || !args->d_k_2 || !args->d_k_3
+        || !args->d_b || !args->d_b_a || !args->d_b_x)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(hawk_weight_gradients_workspace_size)(nB, nI, nR, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -726,7 +651,6 @@ int CELLGEN_NAME(hawk_weight_gradients)(int64_t nB, int64_t nI, int64_t nR, int6
         }
 
     }
-
 
     return CELLGEN_OK;
 }

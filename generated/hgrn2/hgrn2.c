@@ -31,11 +31,7 @@
 
 int64_t CELLGEN_NAME(hgrn2_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nK;
-    (void)nD;
+    (void)nB, (void)nI, (void)nN, (void)nK, (void)nD;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nD * nN))
@@ -50,14 +46,9 @@ int CELLGEN_NAME(hgrn2_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, 
     const CELLGEN_NAME(hgrn2_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_l) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_o || !args->w_f || !args->w_i || !args->b_l || !args->h
+        || !args->s)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(hgrn2_forward_workspace_size)(nB, nI, nN, nK, nD);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -161,7 +152,6 @@ int CELLGEN_NAME(hgrn2_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, 
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -169,11 +159,7 @@ int CELLGEN_NAME(hgrn2_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, 
 
 int64_t CELLGEN_NAME(hgrn2_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nK;
-    (void)nD;
+    (void)nB, (void)nI, (void)nN, (void)nK, (void)nD;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nD * nN))
@@ -194,18 +180,9 @@ int CELLGEN_NAME(hgrn2_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK,
     const CELLGEN_NAME(hgrn2_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_l) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_f) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_o || !args->w_f || !args->w_i || !args->b_l || !args->s
+        || !args->d_s_prev || !args->d_i || !args->d_f || !args->d_x_w_o || !args->d_x_w_f)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(hgrn2_backward_workspace_size)(nB, nI, nN, nK, nD);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -414,7 +391,6 @@ int CELLGEN_NAME(hgrn2_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK,
     /* d_x += d_x_w_o @ w_o.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nK * nN, args->d_x_w_o, nK * nN, args->w_o, nK * nN, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -422,11 +398,7 @@ int CELLGEN_NAME(hgrn2_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK,
 
 int64_t CELLGEN_NAME(hgrn2_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nK;
-    (void)nD;
+    (void)nB, (void)nI, (void)nN, (void)nK, (void)nD;
     return CELLGEN_BYTES(nN * nK)
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nN * nK);
@@ -436,13 +408,8 @@ int CELLGEN_NAME(hgrn2_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
     const CELLGEN_NAME(hgrn2_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_l) return CELLGEN_NULL_POINTER;
-    if (!args->d_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_o) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->w_f || !args->b_l || !args->d_f || !args->d_x_w_f || !args->d_i || !args->d_x_w_o)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(hgrn2_weight_gradients_workspace_size)(nB, nI, nN, nK, nD);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -512,7 +479,6 @@ int CELLGEN_NAME(hgrn2_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
         }
 
     }
-
 
     return CELLGEN_OK;
 }

@@ -30,9 +30,7 @@
 
 int64_t CELLGEN_NAME(izhikevich_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH);
 }
@@ -41,16 +39,9 @@ int CELLGEN_NAME(izhikevich_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(izhikevich_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->v_prev) return CELLGEN_NULL_POINTER;
-    if (!args->r_prev) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b_in) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->v) return CELLGEN_NULL_POINTER;
-    if (!args->r) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->v_prev || !args->r_prev || !args->s_prev || !args->w || !args->u || !args->b_in
+        || !args->s || !args->v || !args->r)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(izhikevich_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -114,7 +105,6 @@ int CELLGEN_NAME(izhikevich_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -122,9 +112,7 @@ int CELLGEN_NAME(izhikevich_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(izhikevich_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nH);
 }
@@ -133,16 +121,9 @@ int CELLGEN_NAME(izhikevich_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(izhikevich_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->v_prev) return CELLGEN_NULL_POINTER;
-    if (!args->r_prev) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b_in) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_current) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->v_prev || !args->r_prev || !args->s_prev || !args->w || !args->u || !args->b_in
+        || !args->d_v_prev || !args->d_r_prev || !args->d_current)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(izhikevich_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -211,7 +192,6 @@ int CELLGEN_NAME(izhikevich_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* d_x = d_current @ w.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_current, nH, args->w, nH, args->d_x, nI, 0);
 
-
     return CELLGEN_OK;
 }
 
@@ -221,9 +201,8 @@ int CELLGEN_NAME(izhikevich_weight_gradients)(int64_t nB, int64_t nI, int64_t nH
     const CELLGEN_NAME(izhikevich_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_current) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->d_current)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b_in = sum(d_current -> (H,)) */
     if (args->d_b_in) {
@@ -244,7 +223,6 @@ int CELLGEN_NAME(izhikevich_weight_gradients)(int64_t nB, int64_t nI, int64_t nH
 
     /* d_w = x.T @ d_current */
     if (args->d_w) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_current, nH, args->d_w, nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -26,9 +26,7 @@
 
 int64_t CELLGEN_NAME(janet_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH);
 }
@@ -37,15 +35,9 @@ int CELLGEN_NAME(janet_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(janet_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->u_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->u_n) return CELLGEN_NULL_POINTER;
-    if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_f || !args->u_f || !args->b_f || !args->w_n || !args->u_n
+        || !args->b_n || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(janet_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -92,7 +84,6 @@ int CELLGEN_NAME(janet_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -100,9 +91,7 @@ int CELLGEN_NAME(janet_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(janet_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -115,16 +104,9 @@ int CELLGEN_NAME(janet_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(janet_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->u_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->u_n) return CELLGEN_NULL_POINTER;
-    if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_n_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_f || !args->u_f || !args->b_f || !args->w_n || !args->u_n
+        || !args->b_n || !args->d_f_bar || !args->d_n_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(janet_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -240,7 +222,6 @@ int CELLGEN_NAME(janet_backward)(int64_t nB, int64_t nI, int64_t nH,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -250,12 +231,8 @@ int CELLGEN_NAME(janet_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(janet_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_n_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_n) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->d_n_pre || !args->d_f_bar || !args->d_b_f || !args->d_b_n)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b_n = sum(d_n_pre -> (H,))
      * d_b_f = sum(d_f_bar -> (H,)) */
@@ -288,7 +265,6 @@ int CELLGEN_NAME(janet_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_w_f = x.T @ d_f_bar */
     if (args->d_w_f) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_bar, nH, args->d_w_f, nH, 0);
-
 
     return CELLGEN_OK;
 }

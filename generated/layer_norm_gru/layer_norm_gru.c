@@ -33,9 +33,7 @@
 
 int64_t CELLGEN_NAME(layer_norm_gru_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * (2 * nH))
          + CELLGEN_BYTES(nB * (2 * nH))
          + CELLGEN_BYTES(nB * nH)
@@ -56,21 +54,10 @@ int CELLGEN_NAME(layer_norm_gru_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(layer_norm_gru_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->u_n) return CELLGEN_NULL_POINTER;
-    if (!args->alpha1) return CELLGEN_NULL_POINTER;
-    if (!args->alpha2) return CELLGEN_NULL_POINTER;
-    if (!args->alpha3) return CELLGEN_NULL_POINTER;
-    if (!args->alpha4) return CELLGEN_NULL_POINTER;
-    if (!args->beta1) return CELLGEN_NULL_POINTER;
-    if (!args->beta2) return CELLGEN_NULL_POINTER;
-    if (!args->beta3) return CELLGEN_NULL_POINTER;
-    if (!args->beta4) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w || !args->u || !args->w_n || !args->u_n || !args->alpha1
+        || !args->alpha2 || !args->alpha3 || !args->alpha4 || !args->beta1 || !args->beta2 || !args->beta3
+        || !args->beta4 || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(layer_norm_gru_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -274,7 +261,6 @@ int CELLGEN_NAME(layer_norm_gru_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -282,9 +268,7 @@ int CELLGEN_NAME(layer_norm_gru_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(layer_norm_gru_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * (2 * nH))
          + CELLGEN_BYTES(nB * (2 * nH))
          + CELLGEN_BYTES(nB * nH)
@@ -323,26 +307,11 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(layer_norm_gru_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->u_n) return CELLGEN_NULL_POINTER;
-    if (!args->alpha1) return CELLGEN_NULL_POINTER;
-    if (!args->alpha2) return CELLGEN_NULL_POINTER;
-    if (!args->alpha3) return CELLGEN_NULL_POINTER;
-    if (!args->alpha4) return CELLGEN_NULL_POINTER;
-    if (!args->beta1) return CELLGEN_NULL_POINTER;
-    if (!args->beta2) return CELLGEN_NULL_POINTER;
-    if (!args->beta3) return CELLGEN_NULL_POINTER;
-    if (!args->beta4) return CELLGEN_NULL_POINTER;
-    if (!args->d_hu) return CELLGEN_NULL_POINTER;
-    if (!args->d_xw) return CELLGEN_NULL_POINTER;
-    if (!args->d_hu_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_xw_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_gates) return CELLGEN_NULL_POINTER;
-    if (!args->d_n_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w || !args->u || !args->w_n || !args->u_n || !args->alpha1
+        || !args->alpha2 || !args->alpha3 || !args->alpha4 || !args->beta1 || !args->beta2 || !args->beta3
+        || !args->beta4 || !args->d_hu || !args->d_xw || !args->d_hu_n || !args->d_xw_n || !args->d_gates
+        || !args->d_n_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(layer_norm_gru_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -811,7 +780,6 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -819,9 +787,7 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(layer_norm_gru_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * (2 * nH))
          + CELLGEN_BYTES(nB * (2 * nH))
          + CELLGEN_BYTES(nB * nH)
@@ -843,29 +809,11 @@ int CELLGEN_NAME(layer_norm_gru_weight_gradients)(int64_t nB, int64_t nI, int64_
     const CELLGEN_NAME(layer_norm_gru_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->u_n) return CELLGEN_NULL_POINTER;
-    if (!args->alpha1) return CELLGEN_NULL_POINTER;
-    if (!args->alpha2) return CELLGEN_NULL_POINTER;
-    if (!args->beta1) return CELLGEN_NULL_POINTER;
-    if (!args->beta2) return CELLGEN_NULL_POINTER;
-    if (!args->d_n_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_gates) return CELLGEN_NULL_POINTER;
-    if (!args->d_xw_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_hu_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_xw) return CELLGEN_NULL_POINTER;
-    if (!args->d_hu) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha1) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha2) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha3) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha4) return CELLGEN_NULL_POINTER;
-    if (!args->d_beta1) return CELLGEN_NULL_POINTER;
-    if (!args->d_beta2) return CELLGEN_NULL_POINTER;
-    if (!args->d_beta4) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w || !args->u || !args->w_n || !args->u_n || !args->alpha1
+        || !args->alpha2 || !args->beta1 || !args->beta2 || !args->d_n_pre || !args->d_gates || !args->d_xw_n
+        || !args->d_hu_n || !args->d_xw || !args->d_hu || !args->d_alpha1 || !args->d_alpha2 || !args->d_alpha3
+        || !args->d_alpha4 || !args->d_beta1 || !args->d_beta2 || !args->d_beta4)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(layer_norm_gru_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -1124,7 +1072,6 @@ int CELLGEN_NAME(layer_norm_gru_weight_gradients)(int64_t nB, int64_t nI, int64_
             }
         }
     }
-
 
     return CELLGEN_OK;
 }

@@ -34,9 +34,7 @@
 
 int64_t CELLGEN_NAME(layer_norm_lstm_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * (4 * nH))
          + CELLGEN_BYTES(nB * (4 * nH))
          + CELLGEN_BYTES(nB * 1)
@@ -54,20 +52,9 @@ int CELLGEN_NAME(layer_norm_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(layer_norm_lstm_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->alpha1) return CELLGEN_NULL_POINTER;
-    if (!args->alpha2) return CELLGEN_NULL_POINTER;
-    if (!args->alpha3) return CELLGEN_NULL_POINTER;
-    if (!args->beta1) return CELLGEN_NULL_POINTER;
-    if (!args->beta2) return CELLGEN_NULL_POINTER;
-    if (!args->beta3) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->w || !args->u || !args->b || !args->alpha1
+        || !args->alpha2 || !args->alpha3 || !args->beta1 || !args->beta2 || !args->beta3 || !args->h || !args->c)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(layer_norm_lstm_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -252,7 +239,6 @@ int CELLGEN_NAME(layer_norm_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -260,9 +246,7 @@ int CELLGEN_NAME(layer_norm_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(layer_norm_lstm_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * (4 * nH))
          + CELLGEN_BYTES(nB * (4 * nH))
          + CELLGEN_BYTES(nB * 1)
@@ -297,24 +281,10 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(layer_norm_lstm_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->alpha1) return CELLGEN_NULL_POINTER;
-    if (!args->alpha2) return CELLGEN_NULL_POINTER;
-    if (!args->alpha3) return CELLGEN_NULL_POINTER;
-    if (!args->beta1) return CELLGEN_NULL_POINTER;
-    if (!args->beta2) return CELLGEN_NULL_POINTER;
-    if (!args->beta3) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_hu) return CELLGEN_NULL_POINTER;
-    if (!args->d_xw) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_hu_norm_xw_norm) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->w || !args->u || !args->b || !args->alpha1
+        || !args->alpha2 || !args->alpha3 || !args->beta1 || !args->beta2 || !args->beta3 || !args->c
+        || !args->d_c_prev || !args->d_hu || !args->d_xw || !args->d_b_hu_norm_xw_norm || !args->d_tanh_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(layer_norm_lstm_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -774,7 +744,6 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* d_x = d_xw @ w.T */
     if (args->d_x) cg_gemm_nt(nB, nI, 4 * nH, args->d_xw, 4 * nH, args->w, 4 * nH, args->d_x, nI, 0);
 
-
     return CELLGEN_OK;
 }
 
@@ -782,9 +751,7 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(layer_norm_lstm_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * (4 * nH))
          + CELLGEN_BYTES(nB * (4 * nH))
          + CELLGEN_BYTES(nB * 1)
@@ -799,20 +766,10 @@ int CELLGEN_NAME(layer_norm_lstm_weight_gradients)(int64_t nB, int64_t nI, int64
     const CELLGEN_NAME(layer_norm_lstm_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_hu_norm_xw_norm) return CELLGEN_NULL_POINTER;
-    if (!args->d_xw) return CELLGEN_NULL_POINTER;
-    if (!args->d_hu) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha1) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha2) return CELLGEN_NULL_POINTER;
-    if (!args->d_beta1) return CELLGEN_NULL_POINTER;
-    if (!args->d_beta2) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w || !args->u || !args->c || !args->d_tanh_pre
+        || !args->d_b_hu_norm_xw_norm || !args->d_xw || !args->d_hu || !args->d_b || !args->d_alpha1
+        || !args->d_alpha2 || !args->d_beta1 || !args->d_beta2)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(layer_norm_lstm_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -998,7 +955,6 @@ int CELLGEN_NAME(layer_norm_lstm_weight_gradients)(int64_t nB, int64_t nI, int64
             }
         }
     }
-
 
     return CELLGEN_OK;
 }

@@ -27,9 +27,7 @@
 
 int64_t CELLGEN_NAME(lem_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -41,23 +39,10 @@ int CELLGEN_NAME(lem_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lem_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->y_prev) return CELLGEN_NULL_POINTER;
-    if (!args->z_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_1) return CELLGEN_NULL_POINTER;
-    if (!args->v_1) return CELLGEN_NULL_POINTER;
-    if (!args->b_1) return CELLGEN_NULL_POINTER;
-    if (!args->w_2) return CELLGEN_NULL_POINTER;
-    if (!args->v_2) return CELLGEN_NULL_POINTER;
-    if (!args->b_2) return CELLGEN_NULL_POINTER;
-    if (!args->w_z) return CELLGEN_NULL_POINTER;
-    if (!args->v_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->w_y) return CELLGEN_NULL_POINTER;
-    if (!args->v_y) return CELLGEN_NULL_POINTER;
-    if (!args->b_y) return CELLGEN_NULL_POINTER;
-    if (!args->y) return CELLGEN_NULL_POINTER;
-    if (!args->z) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->y_prev || !args->z_prev || !args->w_1 || !args->v_1 || !args->b_1 || !args->w_2
+        || !args->v_2 || !args->b_2 || !args->w_z || !args->v_z || !args->b_z || !args->w_y || !args->v_y
+        || !args->b_y || !args->y || !args->z)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lem_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -144,7 +129,6 @@ int CELLGEN_NAME(lem_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -152,9 +136,7 @@ int CELLGEN_NAME(lem_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(lem_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -172,27 +154,11 @@ int CELLGEN_NAME(lem_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lem_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->y_prev) return CELLGEN_NULL_POINTER;
-    if (!args->z_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_1) return CELLGEN_NULL_POINTER;
-    if (!args->v_1) return CELLGEN_NULL_POINTER;
-    if (!args->b_1) return CELLGEN_NULL_POINTER;
-    if (!args->w_2) return CELLGEN_NULL_POINTER;
-    if (!args->v_2) return CELLGEN_NULL_POINTER;
-    if (!args->b_2) return CELLGEN_NULL_POINTER;
-    if (!args->w_z) return CELLGEN_NULL_POINTER;
-    if (!args->v_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->w_y) return CELLGEN_NULL_POINTER;
-    if (!args->v_y) return CELLGEN_NULL_POINTER;
-    if (!args->b_y) return CELLGEN_NULL_POINTER;
-    if (!args->z) return CELLGEN_NULL_POINTER;
-    if (!args->d_z_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_sigmoid_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_sigmoid_pre_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre_2) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->y_prev || !args->z_prev || !args->w_1 || !args->v_1 || !args->b_1 || !args->w_2
+        || !args->v_2 || !args->b_2 || !args->w_z || !args->v_z || !args->b_z || !args->w_y || !args->v_y
+        || !args->b_y || !args->z || !args->d_z_prev || !args->d_sigmoid_pre || !args->d_sigmoid_pre_2
+        || !args->d_tanh_pre || !args->d_tanh_pre_2)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lem_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -381,7 +347,6 @@ int CELLGEN_NAME(lem_backward)(int64_t nB, int64_t nI, int64_t nH,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -391,17 +356,10 @@ int CELLGEN_NAME(lem_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lem_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->y_prev) return CELLGEN_NULL_POINTER;
-    if (!args->z) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_sigmoid_pre_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_sigmoid_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_y) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->y_prev || !args->z || !args->d_tanh_pre_2 || !args->d_tanh_pre
+        || !args->d_sigmoid_pre_2 || !args->d_sigmoid_pre || !args->d_b_1 || !args->d_b_2 || !args->d_b_z
+        || !args->d_b_y)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b_y = sum(d_tanh_pre_2 -> (H,))
      * d_b_z = sum(d_tanh_pre -> (H,))
@@ -458,7 +416,6 @@ int CELLGEN_NAME(lem_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_w_1 = y_prev.T @ d_sigmoid_pre */
     if (args->d_w_1) cg_gemm_tn(nH, nH, nB, args->y_prev, nH, args->d_sigmoid_pre, nH, args->d_w_1, nH, 0);
-
 
     return CELLGEN_OK;
 }

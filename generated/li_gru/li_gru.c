@@ -26,9 +26,7 @@
 
 int64_t CELLGEN_NAME(li_gru_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH);
@@ -38,15 +36,9 @@ int CELLGEN_NAME(li_gru_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(li_gru_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_z) return CELLGEN_NULL_POINTER;
-    if (!args->u_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->u_n) return CELLGEN_NULL_POINTER;
-    if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_z || !args->u_z || !args->b_z || !args->w_n || !args->u_n
+        || !args->b_n || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(li_gru_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -96,7 +88,6 @@ int CELLGEN_NAME(li_gru_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -104,9 +95,7 @@ int CELLGEN_NAME(li_gru_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(li_gru_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -119,18 +108,9 @@ int CELLGEN_NAME(li_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(li_gru_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_z) return CELLGEN_NULL_POINTER;
-    if (!args->u_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->u_n) return CELLGEN_NULL_POINTER;
-    if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev_u_n) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_z || !args->u_z || !args->b_z || !args->w_n || !args->u_n
+        || !args->b_n || !args->d_n || !args->d_z_pre || !args->d_x_w_n || !args->d_h_prev_u_n)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(li_gru_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -234,7 +214,6 @@ int CELLGEN_NAME(li_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -242,9 +221,7 @@ int CELLGEN_NAME(li_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(li_gru_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH);
 }
@@ -253,15 +230,9 @@ int CELLGEN_NAME(li_gru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(li_gru_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->u_n) return CELLGEN_NULL_POINTER;
-    if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev_u_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_n || !args->u_n || !args->b_n || !args->d_n
+        || !args->d_h_prev_u_n || !args->d_x_w_n || !args->d_z_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(li_gru_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -325,7 +296,6 @@ int CELLGEN_NAME(li_gru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
             }
         }
     }
-
 
     return CELLGEN_OK;
 }

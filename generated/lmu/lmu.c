@@ -26,10 +26,7 @@
 
 int64_t CELLGEN_NAME(lmu_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH, int64_t nM)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
-    (void)nM;
+    (void)nB, (void)nI, (void)nH, (void)nM;
     return CELLGEN_BYTES(nB * 1)
          + CELLGEN_BYTES(nB * nM)
          + CELLGEN_BYTES(nB * nH);
@@ -39,19 +36,9 @@ int CELLGEN_NAME(lmu_forward)(int64_t nB, int64_t nI, int64_t nH, int64_t nM,
     const CELLGEN_NAME(lmu_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0 || nM < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->m_prev) return CELLGEN_NULL_POINTER;
-    if (!args->e_x) return CELLGEN_NULL_POINTER;
-    if (!args->e_h) return CELLGEN_NULL_POINTER;
-    if (!args->e_m) return CELLGEN_NULL_POINTER;
-    if (!args->a) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->w_x) return CELLGEN_NULL_POINTER;
-    if (!args->w_h) return CELLGEN_NULL_POINTER;
-    if (!args->w_m) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->m) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->m_prev || !args->e_x || !args->e_h || !args->e_m || !args->a
+        || !args->b || !args->w_x || !args->w_h || !args->w_m || !args->h || !args->m)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lmu_forward_workspace_size)(nB, nI, nH, nM);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -110,7 +97,6 @@ int CELLGEN_NAME(lmu_forward)(int64_t nB, int64_t nI, int64_t nH, int64_t nM,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -118,10 +104,7 @@ int CELLGEN_NAME(lmu_forward)(int64_t nB, int64_t nI, int64_t nH, int64_t nM,
 
 int64_t CELLGEN_NAME(lmu_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH, int64_t nM)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
-    (void)nM;
+    (void)nB, (void)nI, (void)nH, (void)nM;
     return CELLGEN_BYTES(nB * nM)
          + CELLGEN_BYTES(nB * nM)
          + CELLGEN_BYTES(nH + nM);
@@ -131,17 +114,9 @@ int CELLGEN_NAME(lmu_backward)(int64_t nB, int64_t nI, int64_t nH, int64_t nM,
     const CELLGEN_NAME(lmu_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0 || nM < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->e_x) return CELLGEN_NULL_POINTER;
-    if (!args->e_h) return CELLGEN_NULL_POINTER;
-    if (!args->e_m) return CELLGEN_NULL_POINTER;
-    if (!args->a) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->w_x) return CELLGEN_NULL_POINTER;
-    if (!args->w_h) return CELLGEN_NULL_POINTER;
-    if (!args->w_m) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_pre) return CELLGEN_NULL_POINTER;
+    if (!args->e_x || !args->e_h || !args->e_m || !args->a || !args->b || !args->w_x || !args->w_h
+        || !args->w_m || !args->h || !args->d_u || !args->d_h_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lmu_backward_workspace_size)(nB, nI, nH, nM);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -212,7 +187,6 @@ int CELLGEN_NAME(lmu_backward)(int64_t nB, int64_t nI, int64_t nH, int64_t nM,
     /* d_x += d_u @ e_x.T */
     if (args->d_x) cg_gemm_nt(nB, nI, 1, args->d_u, 1, args->e_x, 1, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -222,12 +196,8 @@ int CELLGEN_NAME(lmu_weight_gradients)(int64_t nB, int64_t nI, int64_t nH, int64
     const CELLGEN_NAME(lmu_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0 || nM < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->m_prev) return CELLGEN_NULL_POINTER;
-    if (!args->m) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->m_prev || !args->m || !args->d_h_pre || !args->d_u)
+        return CELLGEN_NULL_POINTER;
 
     /* d_w_m = m.T @ d_h_pre */
     if (args->d_w_m) cg_gemm_tn(nM, nH, nB, args->m, nM, args->d_h_pre, nH, args->d_w_m, nH, 0);
@@ -246,7 +216,6 @@ int CELLGEN_NAME(lmu_weight_gradients)(int64_t nB, int64_t nI, int64_t nH, int64
 
     /* d_e_x = x.T @ d_u */
     if (args->d_e_x) cg_gemm_tn(nI, 1, nB, args->x, nI, args->d_u, 1, args->d_e_x, 1, 0);
-
 
     return CELLGEN_OK;
 }

@@ -31,9 +31,7 @@
 
 int64_t CELLGEN_NAME(lru_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nH)
          + CELLGEN_BYTES(nH)
          + CELLGEN_BYTES(nH)
@@ -47,20 +45,10 @@ int CELLGEN_NAME(lru_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lru_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_re_prev) return CELLGEN_NULL_POINTER;
-    if (!args->h_im_prev) return CELLGEN_NULL_POINTER;
-    if (!args->nu_log) return CELLGEN_NULL_POINTER;
-    if (!args->theta_log) return CELLGEN_NULL_POINTER;
-    if (!args->gamma_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_re) return CELLGEN_NULL_POINTER;
-    if (!args->b_im) return CELLGEN_NULL_POINTER;
-    if (!args->c_re) return CELLGEN_NULL_POINTER;
-    if (!args->c_im) return CELLGEN_NULL_POINTER;
-    if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!args->y) return CELLGEN_NULL_POINTER;
-    if (!args->h_re) return CELLGEN_NULL_POINTER;
-    if (!args->h_im) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_re_prev || !args->h_im_prev || !args->nu_log || !args->theta_log
+        || !args->gamma_log || !args->b_re || !args->b_im || !args->c_re || !args->c_im || !args->d || !args->y
+        || !args->h_re || !args->h_im)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lru_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -161,7 +149,6 @@ int CELLGEN_NAME(lru_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -169,9 +156,7 @@ int CELLGEN_NAME(lru_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(lru_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nH)
          + CELLGEN_BYTES(nH)
          + CELLGEN_BYTES(nH)
@@ -186,21 +171,10 @@ int CELLGEN_NAME(lru_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lru_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->nu_log) return CELLGEN_NULL_POINTER;
-    if (!args->theta_log) return CELLGEN_NULL_POINTER;
-    if (!args->gamma_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_re) return CELLGEN_NULL_POINTER;
-    if (!args->b_im) return CELLGEN_NULL_POINTER;
-    if (!args->c_re) return CELLGEN_NULL_POINTER;
-    if (!args->c_im) return CELLGEN_NULL_POINTER;
-    if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_re_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_im_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_re_total) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_im_total) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_b_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_b_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_im_c_im) return CELLGEN_NULL_POINTER;
+    if (!args->nu_log || !args->theta_log || !args->gamma_log || !args->b_re || !args->b_im || !args->c_re
+        || !args->c_im || !args->d || !args->d_h_re_prev || !args->d_h_im_prev || !args->d_h_re_total
+        || !args->d_h_im_total || !args->d_x_b_re || !args->d_x_b_im || !args->d_h_im_c_im)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lru_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -338,7 +312,6 @@ int CELLGEN_NAME(lru_backward)(int64_t nB, int64_t nI, int64_t nH,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -346,9 +319,7 @@ int CELLGEN_NAME(lru_backward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(lru_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nH)
          + CELLGEN_BYTES(nH)
          + CELLGEN_BYTES(nH)
@@ -368,24 +339,11 @@ int CELLGEN_NAME(lru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lru_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_re_prev) return CELLGEN_NULL_POINTER;
-    if (!args->h_im_prev) return CELLGEN_NULL_POINTER;
-    if (!args->nu_log) return CELLGEN_NULL_POINTER;
-    if (!args->theta_log) return CELLGEN_NULL_POINTER;
-    if (!args->gamma_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_re) return CELLGEN_NULL_POINTER;
-    if (!args->b_im) return CELLGEN_NULL_POINTER;
-    if (!args->h_re) return CELLGEN_NULL_POINTER;
-    if (!args->h_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_im_c_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_im_total) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_b_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_re_total) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_b_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_nu_log) return CELLGEN_NULL_POINTER;
-    if (!args->d_theta_log) return CELLGEN_NULL_POINTER;
-    if (!args->d_d) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_re_prev || !args->h_im_prev || !args->nu_log || !args->theta_log
+        || !args->gamma_log || !args->b_re || !args->b_im || !args->h_re || !args->h_im || !args->d_h_im_c_im
+        || !args->d_h_im_total || !args->d_x_b_im || !args->d_h_re_total || !args->d_x_b_re || !args->d_nu_log
+        || !args->d_theta_log || !args->d_d)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lru_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -598,7 +556,6 @@ int CELLGEN_NAME(lru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
         }
 
     }
-
 
     return CELLGEN_OK;
 }

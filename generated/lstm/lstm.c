@@ -33,9 +33,7 @@
 
 int64_t CELLGEN_NAME(lstm_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -46,23 +44,10 @@ int CELLGEN_NAME(lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lstm_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->u_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->u_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_g) return CELLGEN_NULL_POINTER;
-    if (!args->u_g) return CELLGEN_NULL_POINTER;
-    if (!args->b_g) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->u_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->w_i || !args->u_i || !args->b_i || !args->w_f
+        || !args->u_f || !args->b_f || !args->w_g || !args->u_g || !args->b_g || !args->w_o || !args->u_o
+        || !args->b_o || !args->h || !args->c)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lstm_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -148,7 +133,6 @@ int CELLGEN_NAME(lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -156,9 +140,7 @@ int CELLGEN_NAME(lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(lstm_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -172,27 +154,11 @@ int CELLGEN_NAME(lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lstm_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->u_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->u_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_g) return CELLGEN_NULL_POINTER;
-    if (!args->u_g) return CELLGEN_NULL_POINTER;
-    if (!args->b_g) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->u_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_g_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_bar) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->w_i || !args->u_i || !args->b_i || !args->w_f
+        || !args->u_f || !args->b_f || !args->w_g || !args->u_g || !args->b_g || !args->w_o || !args->u_o
+        || !args->b_o || !args->c || !args->d_c_prev || !args->d_i_bar || !args->d_f_bar || !args->d_g_bar
+        || !args->d_o_bar)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lstm_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -355,7 +321,6 @@ int CELLGEN_NAME(lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* d_x += d_i_bar @ w_i.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_i_bar, nH, args->w_i, nH, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -365,16 +330,9 @@ int CELLGEN_NAME(lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lstm_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_g_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_g) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_o) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->d_o_bar || !args->d_g_bar || !args->d_f_bar || !args->d_i_bar
+        || !args->d_b_i || !args->d_b_f || !args->d_b_g || !args->d_b_o)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b_o = sum(d_o_bar -> (H,))
      * d_b_g = sum(d_g_bar -> (H,))
@@ -431,7 +389,6 @@ int CELLGEN_NAME(lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_w_i = x.T @ d_i_bar */
     if (args->d_w_i) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_bar, nH, args->d_w_i, nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -37,9 +37,7 @@
 
 int64_t CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * (4 * nH));
 }
 
@@ -47,18 +45,9 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_forward)(int64_t nB, int
     const CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->cs_prev) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->i) return CELLGEN_NULL_POINTER;
-    if (!args->cs) return CELLGEN_NULL_POINTER;
-    if (!args->f) return CELLGEN_NULL_POINTER;
-    if (!args->o) return CELLGEN_NULL_POINTER;
-    if (!args->ci) return CELLGEN_NULL_POINTER;
-    if (!args->co) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->cs_prev || !args->h_prev || !args->w || !args->b || !args->i || !args->cs
+        || !args->f || !args->o || !args->ci || !args->co || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -136,7 +125,6 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_forward)(int64_t nB, int
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -144,8 +132,7 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_forward)(int64_t nB, int
 
 int64_t CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_backward_workspace_size)(int64_t nB, int64_t nH)
 {
-    (void)nB;
-    (void)nH;
+    (void)nB, (void)nH;
     return CELLGEN_BYTES(nH);
 }
 
@@ -153,14 +140,9 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_backward)(int64_t nB, in
     const CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_backward_args) *args)
 {
     if (nB < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->cs_prev) return CELLGEN_NULL_POINTER;
-    if (!args->i) return CELLGEN_NULL_POINTER;
-    if (!args->ci) return CELLGEN_NULL_POINTER;
-    if (!args->f) return CELLGEN_NULL_POINTER;
-    if (!args->co) return CELLGEN_NULL_POINTER;
-    if (!args->o) return CELLGEN_NULL_POINTER;
-    if (!args->d_cs_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_icfo) return CELLGEN_NULL_POINTER;
+    if (!args->cs_prev || !args->i || !args->ci || !args->f || !args->co || !args->o || !args->d_cs_prev
+        || !args->d_icfo)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_backward_workspace_size)(nB, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -247,7 +229,6 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_backward)(int64_t nB, in
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -257,15 +238,14 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_input_gradients)(int64_t
     const CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_input_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->d_icfo) return CELLGEN_NULL_POINTER;
+    if (!args->w || !args->d_icfo)
+        return CELLGEN_NULL_POINTER;
 
     /* d_h_prev = d_icfo @ w[I:I + H, :4*H].T */
     if (args->d_h_prev) cg_gemm_nt(nB, nH, 4 * nH, args->d_icfo, 4 * nH, args->w + nI * (4 * nH), 4 * nH, args->d_h_prev, nH, 0);
 
     /* d_x = d_icfo @ w[:I, :4*H].T */
     if (args->d_x) cg_gemm_nt(nB, nI, 4 * nH, args->d_icfo, 4 * nH, args->w, 4 * nH, args->d_x, nI, 0);
-
 
     return CELLGEN_OK;
 }
@@ -276,9 +256,8 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_weight_gradients)(int64_
     const CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_icfo) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->d_icfo)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b = sum(d_icfo -> (4*H,)) */
     if (args->d_b) {
@@ -299,7 +278,6 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_weight_gradients)(int64_
 
     /* d_w[:I, :4*H] = x.T @ d_icfo */
     if (args->d_w) cg_gemm_tn(nI, 4 * nH, nB, args->x, nI, args->d_icfo, 4 * nH, args->d_w, 4 * nH, 0);
-
 
     return CELLGEN_OK;
 }

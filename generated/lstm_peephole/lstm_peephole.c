@@ -33,9 +33,7 @@
 
 int64_t CELLGEN_NAME(lstm_peephole_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -46,26 +44,10 @@ int CELLGEN_NAME(lstm_peephole_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lstm_peephole_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->u_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->u_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_g) return CELLGEN_NULL_POINTER;
-    if (!args->u_g) return CELLGEN_NULL_POINTER;
-    if (!args->b_g) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->u_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->p_i) return CELLGEN_NULL_POINTER;
-    if (!args->p_f) return CELLGEN_NULL_POINTER;
-    if (!args->p_o) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->w_i || !args->u_i || !args->b_i || !args->w_f
+        || !args->u_f || !args->b_f || !args->w_g || !args->u_g || !args->b_g || !args->w_o || !args->u_o
+        || !args->b_o || !args->p_i || !args->p_f || !args->p_o || !args->h || !args->c)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lstm_peephole_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -157,7 +139,6 @@ int CELLGEN_NAME(lstm_peephole_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -165,9 +146,7 @@ int CELLGEN_NAME(lstm_peephole_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(lstm_peephole_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -181,30 +160,11 @@ int CELLGEN_NAME(lstm_peephole_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lstm_peephole_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->u_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->u_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_g) return CELLGEN_NULL_POINTER;
-    if (!args->u_g) return CELLGEN_NULL_POINTER;
-    if (!args->b_g) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->u_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->p_i) return CELLGEN_NULL_POINTER;
-    if (!args->p_f) return CELLGEN_NULL_POINTER;
-    if (!args->p_o) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_g_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->w_i || !args->u_i || !args->b_i || !args->w_f
+        || !args->u_f || !args->b_f || !args->w_g || !args->u_g || !args->b_g || !args->w_o || !args->u_o
+        || !args->b_o || !args->p_i || !args->p_f || !args->p_o || !args->c || !args->d_c_prev || !args->d_i_pre
+        || !args->d_f_pre || !args->d_g_bar || !args->d_o_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lstm_peephole_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -378,7 +338,6 @@ int CELLGEN_NAME(lstm_peephole_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* d_x += d_i_pre @ w_i.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_i_pre, nH, args->w_i, nH, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -388,21 +347,10 @@ int CELLGEN_NAME(lstm_peephole_weight_gradients)(int64_t nB, int64_t nI, int64_t
     const CELLGEN_NAME(lstm_peephole_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_g_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_g) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_p_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_p_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_p_o) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->c || !args->d_o_pre || !args->d_f_pre
+        || !args->d_i_pre || !args->d_g_bar || !args->d_b_i || !args->d_b_f || !args->d_b_g || !args->d_b_o
+        || !args->d_p_i || !args->d_p_f || !args->d_p_o)
+        return CELLGEN_NULL_POINTER;
 
     /* d_p_o = sum(d_p_o_terms -> (H,))
      * d_p_f = sum(d_p_f_terms -> (H,))
@@ -475,7 +423,6 @@ int CELLGEN_NAME(lstm_peephole_weight_gradients)(int64_t nB, int64_t nI, int64_t
 
     /* d_w_i = x.T @ d_i_pre */
     if (args->d_w_i) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_pre, nH, args->d_w_i, nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -34,10 +34,7 @@
 
 int64_t CELLGEN_NAME(lstm_projection_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nP, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nP;
-    (void)nH;
+    (void)nB, (void)nI, (void)nP, (void)nH;
     return CELLGEN_BYTES(nB * (4 * nH))
          + CELLGEN_BYTES(nB * nH);
 }
@@ -46,15 +43,9 @@ int CELLGEN_NAME(lstm_projection_forward)(int64_t nB, int64_t nI, int64_t nP, in
     const CELLGEN_NAME(lstm_projection_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nP < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->r_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->w_p) return CELLGEN_NULL_POINTER;
-    if (!args->r) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->r_prev || !args->c_prev || !args->w || !args->u || !args->b || !args->w_p
+        || !args->r || !args->c)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lstm_projection_forward_workspace_size)(nB, nI, nP, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -121,7 +112,6 @@ int CELLGEN_NAME(lstm_projection_forward)(int64_t nB, int64_t nI, int64_t nP, in
     /* r = o_tanh_c @ w_p */
     cg_gemm_nn(nB, nP, nH, o_tanh_c_rows, nH, args->w_p, nP, args->r, nP, 0);
 
-
     return CELLGEN_OK;
 }
 
@@ -129,10 +119,7 @@ int CELLGEN_NAME(lstm_projection_forward)(int64_t nB, int64_t nI, int64_t nP, in
 
 int64_t CELLGEN_NAME(lstm_projection_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nP, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nP;
-    (void)nH;
+    (void)nB, (void)nI, (void)nP, (void)nH;
     return CELLGEN_BYTES(nB * (4 * nH))
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nP)
@@ -144,16 +131,9 @@ int CELLGEN_NAME(lstm_projection_backward)(int64_t nB, int64_t nI, int64_t nP, i
     const CELLGEN_NAME(lstm_projection_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nP < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->r_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->w_p) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_x_w_r_prev_u) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->r_prev || !args->c_prev || !args->w || !args->u || !args->b || !args->w_p
+        || !args->c || !args->d_c_prev || !args->d_b_x_w_r_prev_u)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lstm_projection_backward_workspace_size)(nB, nI, nP, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -284,7 +264,6 @@ int CELLGEN_NAME(lstm_projection_backward)(int64_t nB, int64_t nI, int64_t nP, i
     /* d_x = d_b_x_w_r_prev_u @ w.T */
     if (args->d_x) cg_gemm_nt(nB, nI, 4 * nH, args->d_b_x_w_r_prev_u, 4 * nH, args->w, 4 * nH, args->d_x, nI, 0);
 
-
     return CELLGEN_OK;
 }
 
@@ -292,10 +271,7 @@ int CELLGEN_NAME(lstm_projection_backward)(int64_t nB, int64_t nI, int64_t nP, i
 
 int64_t CELLGEN_NAME(lstm_projection_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nP, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nP;
-    (void)nH;
+    (void)nB, (void)nI, (void)nP, (void)nH;
     return CELLGEN_BYTES(nB * (4 * nH))
          + CELLGEN_BYTES(nB * (4 * nH))
          + CELLGEN_BYTES(nB * nH)
@@ -307,13 +283,8 @@ int CELLGEN_NAME(lstm_projection_weight_gradients)(int64_t nB, int64_t nI, int64
     const CELLGEN_NAME(lstm_projection_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nP < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->r_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_x_w_r_prev_u) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->r_prev || !args->w || !args->u || !args->b || !args->c || !args->d_b_x_w_r_prev_u)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lstm_projection_weight_gradients_workspace_size)(nB, nI, nP, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -408,7 +379,6 @@ int CELLGEN_NAME(lstm_projection_weight_gradients)(int64_t nB, int64_t nI, int64
 
     /* d_w_p = o_tanh_c.T @ d_r_copy */
     if (args->d_w_p) cg_gemm_tn(nH, nP, nB, o_tanh_c_rows, nH, d_r_copy_rows, nP, args->d_w_p, nP, 0);
-
 
     return CELLGEN_OK;
 }

@@ -38,9 +38,7 @@
 
 int64_t CELLGEN_NAME(ltc_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * 1)
@@ -61,15 +59,9 @@ int CELLGEN_NAME(ltc_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(ltc_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->ts) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->a) return CELLGEN_NULL_POINTER;
-    if (!args->tau) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->ts || !args->h_prev || !args->w || !args->u || !args->b || !args->a || !args->tau
+        || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(ltc_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -274,7 +266,6 @@ int CELLGEN_NAME(ltc_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -282,9 +273,7 @@ int CELLGEN_NAME(ltc_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(ltc_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * 1)
@@ -324,26 +313,11 @@ int CELLGEN_NAME(ltc_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(ltc_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->ts) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->a) return CELLGEN_NULL_POINTER;
-    if (!args->tau) return CELLGEN_NULL_POINTER;
-    if (!args->d_drive) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_3) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_4) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_5) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_1_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_2_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_3_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_4_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_5_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_6_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->ts || !args->h_prev || !args->w || !args->u || !args->b || !args->a || !args->tau
+        || !args->d_drive || !args->d_h_1 || !args->d_h_2 || !args->d_h_3 || !args->d_h_4 || !args->d_h_5
+        || !args->d_f_1_pre || !args->d_f_2_pre || !args->d_f_3_pre || !args->d_f_4_pre || !args->d_f_5_pre
+        || !args->d_f_6_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(ltc_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -855,7 +829,6 @@ int CELLGEN_NAME(ltc_backward)(int64_t nB, int64_t nI, int64_t nH,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -863,9 +836,7 @@ int CELLGEN_NAME(ltc_backward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(ltc_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * 1)
@@ -897,28 +868,11 @@ int CELLGEN_NAME(ltc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(ltc_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->ts) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->a) return CELLGEN_NULL_POINTER;
-    if (!args->tau) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_6_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_5) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_5_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_4) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_4_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_3) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_3_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_2_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_1_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_drive) return CELLGEN_NULL_POINTER;
-    if (!args->d_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_tau) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->ts || !args->h_prev || !args->w || !args->u || !args->b || !args->a || !args->tau
+        || !args->d_f_6_pre || !args->d_h_5 || !args->d_f_5_pre || !args->d_h_4 || !args->d_f_4_pre
+        || !args->d_h_3 || !args->d_f_3_pre || !args->d_h_2 || !args->d_f_2_pre || !args->d_h_1
+        || !args->d_f_1_pre || !args->d_drive || !args->d_a || !args->d_tau)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(ltc_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -1254,7 +1208,6 @@ int CELLGEN_NAME(ltc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
             }
         }
     }
-
 
     return CELLGEN_OK;
 }

@@ -32,11 +32,7 @@
 
 int64_t CELLGEN_NAME(m2rnn_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nK;
-    (void)nD;
+    (void)nB, (void)nI, (void)nN, (void)nK, (void)nD;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
@@ -54,18 +50,9 @@ int CELLGEN_NAME(m2rnn_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, 
     const CELLGEN_NAME(m2rnn_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->a_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!args->y) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_q || !args->w_k || !args->w_v || !args->w_f || !args->a_log
+        || !args->b_f || !args->u || !args->d || !args->y || !args->s)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(m2rnn_forward_workspace_size)(nB, nI, nN, nK, nD);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -215,7 +202,6 @@ int CELLGEN_NAME(m2rnn_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, 
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -223,11 +209,7 @@ int CELLGEN_NAME(m2rnn_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, 
 
 int64_t CELLGEN_NAME(m2rnn_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nK;
-    (void)nD;
+    (void)nB, (void)nI, (void)nN, (void)nK, (void)nD;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
@@ -256,23 +238,10 @@ int CELLGEN_NAME(m2rnn_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK,
     const CELLGEN_NAME(m2rnn_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->a_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_q) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_softplus_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_exp_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_sum_reshaped_s_prev_reshaped_u) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_q || !args->w_k || !args->w_v || !args->w_f || !args->a_log
+        || !args->b_f || !args->u || !args->d || !args->s || !args->d_x_w_q || !args->d_x_w_k || !args->d_x_w_v
+        || !args->d_softplus_pre || !args->d_exp_pre || !args->d_sum_reshaped_s_prev_reshaped_u)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(m2rnn_backward_workspace_size)(nB, nI, nN, nK, nD);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -623,7 +592,6 @@ int CELLGEN_NAME(m2rnn_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK,
     /* d_x += d_x_w_q @ w_q.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nK * nN, args->d_x_w_q, nK * nN, args->w_q, nK * nN, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -631,11 +599,7 @@ int CELLGEN_NAME(m2rnn_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK,
 
 int64_t CELLGEN_NAME(m2rnn_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nK;
-    (void)nD;
+    (void)nB, (void)nI, (void)nN, (void)nK, (void)nD;
     return CELLGEN_BYTES(nB * (nD * nN))
          + CELLGEN_BYTES(nB * nN)
          + CELLGEN_BYTES(nN * (nD * nD))
@@ -647,18 +611,10 @@ int CELLGEN_NAME(m2rnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
     const CELLGEN_NAME(m2rnn_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->a_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_sum_reshaped_s_prev_reshaped_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_exp_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_softplus_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_q) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_v || !args->w_f || !args->a_log || !args->b_f
+        || !args->d_sum_reshaped_s_prev_reshaped_u || !args->d_exp_pre || !args->d_softplus_pre || !args->d_x_w_v
+        || !args->d_x_w_k || !args->d_x_w_q)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(m2rnn_weight_gradients_workspace_size)(nB, nI, nN, nK, nD);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -786,7 +742,6 @@ int CELLGEN_NAME(m2rnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
         }
 
     }
-
 
     return CELLGEN_OK;
 }

@@ -28,10 +28,7 @@
 
 int64_t CELLGEN_NAME(mamba_forward_workspace_size)(int64_t nB, int64_t nH, int64_t nK, int64_t nR)
 {
-    (void)nB;
-    (void)nH;
-    (void)nK;
-    (void)nR;
+    (void)nB, (void)nH, (void)nK, (void)nR;
     return CELLGEN_BYTES(nB * nK)
          + CELLGEN_BYTES(nB * nK)
          + CELLGEN_BYTES(nB * nR)
@@ -46,17 +43,9 @@ int CELLGEN_NAME(mamba_forward)(int64_t nB, int64_t nH, int64_t nK, int64_t nR,
     const CELLGEN_NAME(mamba_forward_args) *args)
 {
     if (nB < 0 || nH < 0 || nK < 0 || nR < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_b) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_t) return CELLGEN_NULL_POINTER;
-    if (!args->a_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_t) return CELLGEN_NULL_POINTER;
-    if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!args->y) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_b || !args->w_c || !args->w_r || !args->w_t || !args->a_log
+        || !args->b_t || !args->d || !args->y || !args->s)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(mamba_forward_workspace_size)(nB, nH, nK, nR);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -165,7 +154,6 @@ int CELLGEN_NAME(mamba_forward)(int64_t nB, int64_t nH, int64_t nK, int64_t nR,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -173,10 +161,7 @@ int CELLGEN_NAME(mamba_forward)(int64_t nB, int64_t nH, int64_t nK, int64_t nR,
 
 int64_t CELLGEN_NAME(mamba_backward_workspace_size)(int64_t nB, int64_t nH, int64_t nK, int64_t nR)
 {
-    (void)nB;
-    (void)nH;
-    (void)nK;
-    (void)nR;
+    (void)nB, (void)nH, (void)nK, (void)nR;
     return CELLGEN_BYTES(nB * nK)
          + CELLGEN_BYTES(nB * nK)
          + CELLGEN_BYTES(nB * nR)
@@ -200,22 +185,10 @@ int CELLGEN_NAME(mamba_backward)(int64_t nB, int64_t nH, int64_t nK, int64_t nR,
     const CELLGEN_NAME(mamba_backward_args) *args)
 {
     if (nB < 0 || nH < 0 || nK < 0 || nR < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_b) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_t) return CELLGEN_NULL_POINTER;
-    if (!args->a_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_t) return CELLGEN_NULL_POINTER;
-    if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
-    if (!args->d_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_dt_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_exp_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_b || !args->w_c || !args->w_r || !args->w_t || !args->a_log
+        || !args->b_t || !args->d || !args->s || !args->d_s_prev || !args->d_b || !args->d_c || !args->d_x_w_r
+        || !args->d_dt_pre || !args->d_exp_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(mamba_backward_workspace_size)(nB, nH, nK, nR);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -473,7 +446,6 @@ int CELLGEN_NAME(mamba_backward)(int64_t nB, int64_t nH, int64_t nK, int64_t nR,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -481,10 +453,7 @@ int CELLGEN_NAME(mamba_backward)(int64_t nB, int64_t nH, int64_t nK, int64_t nR,
 
 int64_t CELLGEN_NAME(mamba_weight_gradients_workspace_size)(int64_t nB, int64_t nH, int64_t nK, int64_t nR)
 {
-    (void)nB;
-    (void)nH;
-    (void)nK;
-    (void)nR;
+    (void)nB, (void)nH, (void)nK, (void)nR;
     return CELLGEN_BYTES(nB * nR)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -496,18 +465,9 @@ int CELLGEN_NAME(mamba_weight_gradients)(int64_t nB, int64_t nH, int64_t nK, int
     const CELLGEN_NAME(mamba_weight_gradients_args) *args)
 {
     if (nB < 0 || nH < 0 || nK < 0 || nR < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_t) return CELLGEN_NULL_POINTER;
-    if (!args->a_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_t) return CELLGEN_NULL_POINTER;
-    if (!args->d_exp_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_dt_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_t) return CELLGEN_NULL_POINTER;
-    if (!args->d_d) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->w_r || !args->w_t || !args->a_log || !args->b_t || !args->d_exp_pre
+        || !args->d_dt_pre || !args->d_x_w_r || !args->d_c || !args->d_b || !args->d_b_t || !args->d_d)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(mamba_weight_gradients_workspace_size)(nB, nH, nK, nR);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -615,7 +575,6 @@ int CELLGEN_NAME(mamba_weight_gradients)(int64_t nB, int64_t nH, int64_t nK, int
         }
 
     }
-
 
     return CELLGEN_OK;
 }

@@ -30,11 +30,7 @@
 
 int64_t CELLGEN_NAME(mamba2_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nD * nN))
          + CELLGEN_BYTES(nB * nK)
          + CELLGEN_BYTES(nB * nK)
@@ -50,17 +46,9 @@ int CELLGEN_NAME(mamba2_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD,
     const CELLGEN_NAME(mamba2_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_x) return CELLGEN_NULL_POINTER;
-    if (!args->w_t) return CELLGEN_NULL_POINTER;
-    if (!args->w_b) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->a_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_t) return CELLGEN_NULL_POINTER;
-    if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!args->y) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_x || !args->w_t || !args->w_b || !args->w_c || !args->a_log
+        || !args->b_t || !args->d || !args->y || !args->s)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(mamba2_forward_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -188,7 +176,6 @@ int CELLGEN_NAME(mamba2_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -196,11 +183,7 @@ int CELLGEN_NAME(mamba2_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD,
 
 int64_t CELLGEN_NAME(mamba2_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nD * nN))
          + CELLGEN_BYTES(nB * nK)
          + CELLGEN_BYTES(nB * nK)
@@ -223,22 +206,10 @@ int CELLGEN_NAME(mamba2_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD
     const CELLGEN_NAME(mamba2_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_x) return CELLGEN_NULL_POINTER;
-    if (!args->w_t) return CELLGEN_NULL_POINTER;
-    if (!args->w_b) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->a_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_t) return CELLGEN_NULL_POINTER;
-    if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
-    if (!args->d_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_dt_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_exp_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_x || !args->w_t || !args->w_b || !args->w_c || !args->a_log
+        || !args->b_t || !args->d || !args->s || !args->d_s_prev || !args->d_u || !args->d_b || !args->d_c
+        || !args->d_dt_pre || !args->d_exp_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(mamba2_backward_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -506,7 +477,6 @@ int CELLGEN_NAME(mamba2_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD
     /* d_x += d_u @ w_x.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nD * nN, args->d_u, nD * nN, args->w_x, nD * nN, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -514,11 +484,7 @@ int CELLGEN_NAME(mamba2_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD
 
 int64_t CELLGEN_NAME(mamba2_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nD * nN))
          + CELLGEN_BYTES(nB * nN)
          + CELLGEN_BYTES(nN * 1)
@@ -529,16 +495,9 @@ int CELLGEN_NAME(mamba2_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, in
     const CELLGEN_NAME(mamba2_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->w_x) return CELLGEN_NULL_POINTER;
-    if (!args->w_t) return CELLGEN_NULL_POINTER;
-    if (!args->a_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_t) return CELLGEN_NULL_POINTER;
-    if (!args->d_exp_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_dt_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->w_x || !args->w_t || !args->a_log || !args->b_t || !args->d_exp_pre
+        || !args->d_dt_pre || !args->d_c || !args->d_b || !args->d_u)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(mamba2_weight_gradients_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -642,7 +601,6 @@ int CELLGEN_NAME(mamba2_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, in
         }
 
     }
-
 
     return CELLGEN_OK;
 }

@@ -44,11 +44,7 @@
 
 int64_t CELLGEN_NAME(mamba3_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nK;
-    (void)nD;
+    (void)nB, (void)nI, (void)nN, (void)nK, (void)nD;
     return CELLGEN_BYTES(nB * (nD * nN))
          + CELLGEN_BYTES(nB * nN)
          + CELLGEN_BYTES(nB * nN)
@@ -80,39 +76,13 @@ int CELLGEN_NAME(mamba3_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK,
     const CELLGEN_NAME(mamba3_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->phi_prev) return CELLGEN_NULL_POINTER;
-    if (!args->u_prev) return CELLGEN_NULL_POINTER;
-    if (!args->s_re_prev) return CELLGEN_NULL_POINTER;
-    if (!args->b_re_prev) return CELLGEN_NULL_POINTER;
-    if (!args->b_im_prev) return CELLGEN_NULL_POINTER;
-    if (!args->s_im_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_u) return CELLGEN_NULL_POINTER;
-    if (!args->w_phi) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->w_l) return CELLGEN_NULL_POINTER;
-    if (!args->w_t) return CELLGEN_NULL_POINTER;
-    if (!args->b_t) return CELLGEN_NULL_POINTER;
-    if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!args->w_b_re) return CELLGEN_NULL_POINTER;
-    if (!args->w_b_im) return CELLGEN_NULL_POINTER;
-    if (!args->g_b_re) return CELLGEN_NULL_POINTER;
-    if (!args->g_b_im) return CELLGEN_NULL_POINTER;
-    if (!args->w_c_re) return CELLGEN_NULL_POINTER;
-    if (!args->w_c_im) return CELLGEN_NULL_POINTER;
-    if (!args->g_c_re) return CELLGEN_NULL_POINTER;
-    if (!args->g_c_im) return CELLGEN_NULL_POINTER;
-    if (!args->o_b_re) return CELLGEN_NULL_POINTER;
-    if (!args->o_b_im) return CELLGEN_NULL_POINTER;
-    if (!args->o_c_re) return CELLGEN_NULL_POINTER;
-    if (!args->o_c_im) return CELLGEN_NULL_POINTER;
-    if (!args->y) return CELLGEN_NULL_POINTER;
-    if (!args->s_re) return CELLGEN_NULL_POINTER;
-    if (!args->s_im) return CELLGEN_NULL_POINTER;
-    if (!args->b_re) return CELLGEN_NULL_POINTER;
-    if (!args->b_im) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->phi) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->phi_prev || !args->u_prev || !args->s_re_prev || !args->b_re_prev
+        || !args->b_im_prev || !args->s_im_prev || !args->w_u || !args->w_phi || !args->w_a || !args->w_l
+        || !args->w_t || !args->b_t || !args->d || !args->w_b_re || !args->w_b_im || !args->g_b_re
+        || !args->g_b_im || !args->w_c_re || !args->w_c_im || !args->g_c_re || !args->g_c_im || !args->o_b_re
+        || !args->o_b_im || !args->o_c_re || !args->o_c_im || !args->y || !args->s_re || !args->s_im
+        || !args->b_re || !args->b_im || !args->u || !args->phi)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(mamba3_forward_workspace_size)(nB, nI, nN, nK, nD);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -443,7 +413,6 @@ int CELLGEN_NAME(mamba3_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -451,11 +420,7 @@ int CELLGEN_NAME(mamba3_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK,
 
 int64_t CELLGEN_NAME(mamba3_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nK;
-    (void)nD;
+    (void)nB, (void)nI, (void)nN, (void)nK, (void)nD;
     return CELLGEN_BYTES(nB * nN)
          + CELLGEN_BYTES(nB * nN)
          + CELLGEN_BYTES(nB * nN)
@@ -511,56 +476,16 @@ int CELLGEN_NAME(mamba3_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK
     const CELLGEN_NAME(mamba3_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->u_prev) return CELLGEN_NULL_POINTER;
-    if (!args->s_re_prev) return CELLGEN_NULL_POINTER;
-    if (!args->b_re_prev) return CELLGEN_NULL_POINTER;
-    if (!args->b_im_prev) return CELLGEN_NULL_POINTER;
-    if (!args->s_im_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_u) return CELLGEN_NULL_POINTER;
-    if (!args->w_phi) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->w_l) return CELLGEN_NULL_POINTER;
-    if (!args->w_t) return CELLGEN_NULL_POINTER;
-    if (!args->b_t) return CELLGEN_NULL_POINTER;
-    if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!args->w_b_re) return CELLGEN_NULL_POINTER;
-    if (!args->w_b_im) return CELLGEN_NULL_POINTER;
-    if (!args->g_b_re) return CELLGEN_NULL_POINTER;
-    if (!args->g_b_im) return CELLGEN_NULL_POINTER;
-    if (!args->w_c_re) return CELLGEN_NULL_POINTER;
-    if (!args->w_c_im) return CELLGEN_NULL_POINTER;
-    if (!args->g_c_re) return CELLGEN_NULL_POINTER;
-    if (!args->g_c_im) return CELLGEN_NULL_POINTER;
-    if (!args->o_b_re) return CELLGEN_NULL_POINTER;
-    if (!args->o_b_im) return CELLGEN_NULL_POINTER;
-    if (!args->o_c_re) return CELLGEN_NULL_POINTER;
-    if (!args->o_c_im) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->phi) return CELLGEN_NULL_POINTER;
-    if (!args->b_re) return CELLGEN_NULL_POINTER;
-    if (!args->b_im) return CELLGEN_NULL_POINTER;
-    if (!args->s_re) return CELLGEN_NULL_POINTER;
-    if (!args->s_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_phi_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_re_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_re_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_im_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_im_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_total) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_re_total) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_im_total) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_dt_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_l) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_phi) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_b_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_b_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_c_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_c_im) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->u_prev || !args->s_re_prev || !args->b_re_prev || !args->b_im_prev
+        || !args->s_im_prev || !args->w_u || !args->w_phi || !args->w_a || !args->w_l || !args->w_t || !args->b_t
+        || !args->d || !args->w_b_re || !args->w_b_im || !args->g_b_re || !args->g_b_im || !args->w_c_re
+        || !args->w_c_im || !args->g_c_re || !args->g_c_im || !args->o_b_re || !args->o_b_im || !args->o_c_re
+        || !args->o_c_im || !args->u || !args->phi || !args->b_re || !args->b_im || !args->s_re || !args->s_im
+        || !args->d_phi_prev || !args->d_u_prev || !args->d_s_re_prev || !args->d_b_re_prev || !args->d_b_im_prev
+        || !args->d_s_im_prev || !args->d_u_total || !args->d_b_re_total || !args->d_b_im_total || !args->d_c_re
+        || !args->d_c_im || !args->d_dt_pre || !args->d_x_w_l || !args->d_x_w_a || !args->d_x_w_phi
+        || !args->d_x_w_b_re || !args->d_x_w_b_im || !args->d_x_w_c_re || !args->d_x_w_c_im)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(mamba3_backward_workspace_size)(nB, nI, nN, nK, nD);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -1359,7 +1284,6 @@ int CELLGEN_NAME(mamba3_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK
     /* d_x += d_u_total @ w_u.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nD * nN, args->d_u_total, nD * nN, args->w_u, nD * nN, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -1367,11 +1291,7 @@ int CELLGEN_NAME(mamba3_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK
 
 int64_t CELLGEN_NAME(mamba3_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nK;
-    (void)nD;
+    (void)nB, (void)nI, (void)nN, (void)nK, (void)nD;
     return CELLGEN_BYTES(nB * nK)
          + CELLGEN_BYTES(nB * nK)
          + CELLGEN_BYTES(nB * 1)
@@ -1389,34 +1309,13 @@ int CELLGEN_NAME(mamba3_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, in
     const CELLGEN_NAME(mamba3_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->w_b_re) return CELLGEN_NULL_POINTER;
-    if (!args->w_b_im) return CELLGEN_NULL_POINTER;
-    if (!args->w_c_re) return CELLGEN_NULL_POINTER;
-    if (!args->w_c_im) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->phi) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_c_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_c_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_im_total) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_re_total) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_b_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_b_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_phi) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_l) return CELLGEN_NULL_POINTER;
-    if (!args->d_dt_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_total) return CELLGEN_NULL_POINTER;
-    if (!args->d_g_b_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_g_b_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_g_c_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_g_c_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_b_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_b_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_c_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_c_im) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->w_b_re || !args->w_b_im || !args->w_c_re || !args->w_c_im || !args->u || !args->phi
+        || !args->d_c_im || !args->d_c_re || !args->d_x_w_c_im || !args->d_x_w_c_re || !args->d_b_im_total
+        || !args->d_b_re_total || !args->d_x_w_b_im || !args->d_x_w_b_re || !args->d_x_w_phi || !args->d_x_w_a
+        || !args->d_x_w_l || !args->d_dt_pre || !args->d_u_total || !args->d_g_b_re || !args->d_g_b_im
+        || !args->d_g_c_re || !args->d_g_c_im || !args->d_o_b_re || !args->d_o_b_im || !args->d_o_c_re
+        || !args->d_o_c_im)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(mamba3_weight_gradients_workspace_size)(nB, nI, nN, nK, nD);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -1679,7 +1578,6 @@ int CELLGEN_NAME(mamba3_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, in
             }
         }
     }
-
 
     return CELLGEN_OK;
 }

@@ -27,9 +27,7 @@
 
 int64_t CELLGEN_NAME(min_gru_log_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH);
 }
@@ -38,13 +36,8 @@ int CELLGEN_NAME(min_gru_log_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(min_gru_log_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_z || !args->b_z || !args->w_n || !args->b_n || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(min_gru_log_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -86,7 +79,6 @@ int CELLGEN_NAME(min_gru_log_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -94,9 +86,7 @@ int CELLGEN_NAME(min_gru_log_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(min_gru_log_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nH);
@@ -106,15 +96,9 @@ int CELLGEN_NAME(min_gru_log_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(min_gru_log_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_n_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_z || !args->b_z || !args->w_n || !args->b_n || !args->d_h_prev
+        || !args->d_n_bar || !args->d_z_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(min_gru_log_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -181,7 +165,6 @@ int CELLGEN_NAME(min_gru_log_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* d_x += d_z_pre @ w_z.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_z_pre, nH, args->w_z, nH, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -191,11 +174,8 @@ int CELLGEN_NAME(min_gru_log_weight_gradients)(int64_t nB, int64_t nI, int64_t n
     const CELLGEN_NAME(min_gru_log_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->d_n_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_n) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->d_n_bar || !args->d_z_pre || !args->d_b_z || !args->d_b_n)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b_n = sum(d_n_bar -> (H,))
      * d_b_z = sum(d_z_pre -> (H,)) */
@@ -222,7 +202,6 @@ int CELLGEN_NAME(min_gru_log_weight_gradients)(int64_t nB, int64_t nI, int64_t n
 
     /* d_w_z = x.T @ d_z_pre */
     if (args->d_w_z) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_z_pre, nH, args->d_w_z, nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -27,9 +27,7 @@
 
 int64_t CELLGEN_NAME(min_lstm_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH);
@@ -39,15 +37,9 @@ int CELLGEN_NAME(min_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(min_lstm_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_f || !args->b_f || !args->w_i || !args->b_i || !args->w_n
+        || !args->b_n || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(min_lstm_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -98,7 +90,6 @@ int CELLGEN_NAME(min_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -106,9 +97,7 @@ int CELLGEN_NAME(min_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(min_lstm_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -119,18 +108,9 @@ int CELLGEN_NAME(min_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(min_lstm_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_f || !args->b_f || !args->w_i || !args->b_i || !args->w_n
+        || !args->b_n || !args->d_h_prev || !args->d_n || !args->d_f_pre || !args->d_i_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(min_lstm_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -209,7 +189,6 @@ int CELLGEN_NAME(min_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* d_x += d_f_pre @ w_f.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -219,13 +198,9 @@ int CELLGEN_NAME(min_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(min_lstm_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->d_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_n) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->d_n || !args->d_i_pre || !args->d_f_pre || !args->d_b_f || !args->d_b_i
+        || !args->d_b_n)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b_n = sum(d_n -> (H,))
      * d_b_i = sum(d_i_pre -> (H,))
@@ -261,7 +236,6 @@ int CELLGEN_NAME(min_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_w_f = x.T @ d_f_pre */
     if (args->d_w_f) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
-
 
     return CELLGEN_OK;
 }

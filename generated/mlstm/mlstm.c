@@ -38,11 +38,7 @@
 
 int64_t CELLGEN_NAME(mlstm_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
@@ -64,26 +60,10 @@ int CELLGEN_NAME(mlstm_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, 
     const CELLGEN_NAME(mlstm_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->n_prev) return CELLGEN_NULL_POINTER;
-    if (!args->m_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_q) return CELLGEN_NULL_POINTER;
-    if (!args->b_k) return CELLGEN_NULL_POINTER;
-    if (!args->b_v) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->n) return CELLGEN_NULL_POINTER;
-    if (!args->m) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->c_prev || !args->n_prev || !args->m_prev || !args->w_q || !args->w_k || !args->w_v
+        || !args->w_o || !args->b_q || !args->b_k || !args->b_v || !args->b_o || !args->w_i || !args->w_f
+        || !args->b_i || !args->b_f || !args->h || !args->c || !args->n || !args->m)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(mlstm_forward_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -295,7 +275,6 @@ int CELLGEN_NAME(mlstm_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, 
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -303,11 +282,7 @@ int CELLGEN_NAME(mlstm_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, 
 
 int64_t CELLGEN_NAME(mlstm_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
@@ -344,35 +319,12 @@ int CELLGEN_NAME(mlstm_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD,
     const CELLGEN_NAME(mlstm_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->n_prev) return CELLGEN_NULL_POINTER;
-    if (!args->m_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_q) return CELLGEN_NULL_POINTER;
-    if (!args->b_k) return CELLGEN_NULL_POINTER;
-    if (!args->b_v) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->m) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->n) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_n_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_m_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_q) return CELLGEN_NULL_POINTER;
-    if (!args->d_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->c_prev || !args->n_prev || !args->m_prev || !args->w_q || !args->w_k || !args->w_v
+        || !args->w_o || !args->b_q || !args->b_k || !args->b_v || !args->b_o || !args->w_i || !args->w_f
+        || !args->b_i || !args->b_f || !args->m || !args->c || !args->n || !args->d_c_prev || !args->d_n_prev
+        || !args->d_m_prev || !args->d_q || !args->d_k || !args->d_v || !args->d_i_bar || !args->d_f_bar
+        || !args->d_x_w_k || !args->d_o_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(mlstm_backward_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -818,7 +770,6 @@ int CELLGEN_NAME(mlstm_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD,
     /* d_x += d_q @ w_q.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nK * nN, args->d_q, nK * nN, args->w_q, nK * nN, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -828,20 +779,10 @@ int CELLGEN_NAME(mlstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
     const CELLGEN_NAME(mlstm_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_q) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_q) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_f) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->d_o_pre || !args->d_f_bar || !args->d_i_bar || !args->d_v || !args->d_k
+        || !args->d_x_w_k || !args->d_q || !args->d_b_q || !args->d_b_k || !args->d_b_v || !args->d_b_o
+        || !args->d_b_i || !args->d_b_f)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b_f = sum(d_f_bar -> (N, 1))
      * d_b_i = sum(d_i_bar -> (N, 1)) */
@@ -920,7 +861,6 @@ int CELLGEN_NAME(mlstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, int
 
     /* d_w_q = x.T @ d_q */
     if (args->d_w_q) cg_gemm_tn(nI, nK * nN, nB, args->x, nI, args->d_q, nK * nN, args->d_w_q, nK * nN, 0);
-
 
     return CELLGEN_OK;
 }

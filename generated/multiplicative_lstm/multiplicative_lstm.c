@@ -31,9 +31,7 @@
 
 int64_t CELLGEN_NAME(multiplicative_lstm_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -44,16 +42,9 @@ int CELLGEN_NAME(multiplicative_lstm_forward)(int64_t nB, int64_t nI, int64_t nH
     const CELLGEN_NAME(multiplicative_lstm_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_m) return CELLGEN_NULL_POINTER;
-    if (!args->u_m) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->w_m || !args->u_m || !args->w || !args->u
+        || !args->b || !args->h || !args->c)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(multiplicative_lstm_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -132,7 +123,6 @@ int CELLGEN_NAME(multiplicative_lstm_forward)(int64_t nB, int64_t nI, int64_t nH
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -140,9 +130,7 @@ int CELLGEN_NAME(multiplicative_lstm_forward)(int64_t nB, int64_t nI, int64_t nH
 
 int64_t CELLGEN_NAME(multiplicative_lstm_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -157,19 +145,9 @@ int CELLGEN_NAME(multiplicative_lstm_backward)(int64_t nB, int64_t nI, int64_t n
     const CELLGEN_NAME(multiplicative_lstm_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_m) return CELLGEN_NULL_POINTER;
-    if (!args->u_m) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_m) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev_u_m) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_x_w_m_u) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->w_m || !args->u_m || !args->w || !args->u
+        || !args->b || !args->c || !args->d_c_prev || !args->d_x_w_m || !args->d_h_prev_u_m || !args->d_b_x_w_m_u)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(multiplicative_lstm_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -337,7 +315,6 @@ int CELLGEN_NAME(multiplicative_lstm_backward)(int64_t nB, int64_t nI, int64_t n
     /* d_x += d_x_w_m @ w_m.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_x_w_m, nH, args->w_m, nH, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -345,9 +322,7 @@ int CELLGEN_NAME(multiplicative_lstm_backward)(int64_t nB, int64_t nI, int64_t n
 
 int64_t CELLGEN_NAME(multiplicative_lstm_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH);
@@ -357,13 +332,9 @@ int CELLGEN_NAME(multiplicative_lstm_weight_gradients)(int64_t nB, int64_t nI, i
     const CELLGEN_NAME(multiplicative_lstm_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_m) return CELLGEN_NULL_POINTER;
-    if (!args->u_m) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_x_w_m_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev_u_m) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_m) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_m || !args->u_m || !args->d_b_x_w_m_u || !args->d_h_prev_u_m
+        || !args->d_x_w_m)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(multiplicative_lstm_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -423,7 +394,6 @@ int CELLGEN_NAME(multiplicative_lstm_weight_gradients)(int64_t nB, int64_t nI, i
 
     /* d_u = m.T @ d_b_x_w_m_u */
     if (args->d_u) cg_gemm_tn(nH, 4 * nH, nB, m_rows, nH, args->d_b_x_w_m_u, 4 * nH, args->d_u, 4 * nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -34,9 +34,7 @@
 
 int64_t CELLGEN_NAME(nested_lstm_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -54,37 +52,12 @@ int CELLGEN_NAME(nested_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(nested_lstm_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_inner_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->u_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->u_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->u_c) return CELLGEN_NULL_POINTER;
-    if (!args->b_c) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->u_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->v_i) return CELLGEN_NULL_POINTER;
-    if (!args->r_i) return CELLGEN_NULL_POINTER;
-    if (!args->a_i) return CELLGEN_NULL_POINTER;
-    if (!args->v_f) return CELLGEN_NULL_POINTER;
-    if (!args->r_f) return CELLGEN_NULL_POINTER;
-    if (!args->a_f) return CELLGEN_NULL_POINTER;
-    if (!args->v_c) return CELLGEN_NULL_POINTER;
-    if (!args->r_c) return CELLGEN_NULL_POINTER;
-    if (!args->a_c) return CELLGEN_NULL_POINTER;
-    if (!args->v_o) return CELLGEN_NULL_POINTER;
-    if (!args->r_o) return CELLGEN_NULL_POINTER;
-    if (!args->a_o) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->c_inner) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->c_inner_prev || !args->w_i || !args->u_i
+        || !args->b_i || !args->w_f || !args->u_f || !args->b_f || !args->w_c || !args->u_c || !args->b_c
+        || !args->w_o || !args->u_o || !args->b_o || !args->v_i || !args->r_i || !args->a_i || !args->v_f
+        || !args->r_f || !args->a_f || !args->v_c || !args->r_c || !args->a_c || !args->v_o || !args->r_o
+        || !args->a_o || !args->h || !args->c || !args->c_inner)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(nested_lstm_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -241,7 +214,6 @@ int CELLGEN_NAME(nested_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -249,9 +221,7 @@ int CELLGEN_NAME(nested_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(nested_lstm_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -279,46 +249,14 @@ int CELLGEN_NAME(nested_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(nested_lstm_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_inner_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->u_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->u_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->u_c) return CELLGEN_NULL_POINTER;
-    if (!args->b_c) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->u_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->v_i) return CELLGEN_NULL_POINTER;
-    if (!args->r_i) return CELLGEN_NULL_POINTER;
-    if (!args->a_i) return CELLGEN_NULL_POINTER;
-    if (!args->v_f) return CELLGEN_NULL_POINTER;
-    if (!args->r_f) return CELLGEN_NULL_POINTER;
-    if (!args->a_f) return CELLGEN_NULL_POINTER;
-    if (!args->v_c) return CELLGEN_NULL_POINTER;
-    if (!args->r_c) return CELLGEN_NULL_POINTER;
-    if (!args->a_c) return CELLGEN_NULL_POINTER;
-    if (!args->v_o) return CELLGEN_NULL_POINTER;
-    if (!args->r_o) return CELLGEN_NULL_POINTER;
-    if (!args->a_o) return CELLGEN_NULL_POINTER;
-    if (!args->c_inner) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_inner_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_inner_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_inner_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_inner_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre_2) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->c_inner_prev || !args->w_i || !args->u_i
+        || !args->b_i || !args->w_f || !args->u_f || !args->b_f || !args->w_c || !args->u_c || !args->b_c
+        || !args->w_o || !args->u_o || !args->b_o || !args->v_i || !args->r_i || !args->a_i || !args->v_f
+        || !args->r_f || !args->a_f || !args->v_c || !args->r_c || !args->a_c || !args->v_o || !args->r_o
+        || !args->a_o || !args->c_inner || !args->c || !args->d_c_prev || !args->d_c_inner_prev || !args->d_i_pre
+        || !args->d_f_pre || !args->d_o_pre || !args->d_tanh_pre || !args->d_i_inner_pre || !args->d_f_inner_pre
+        || !args->d_o_inner_pre || !args->d_tanh_pre_2)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(nested_lstm_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -657,7 +595,6 @@ int CELLGEN_NAME(nested_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* d_x += d_i_pre @ w_i.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_i_pre, nH, args->w_i, nH, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -665,9 +602,7 @@ int CELLGEN_NAME(nested_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(nested_lstm_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -679,34 +614,12 @@ int CELLGEN_NAME(nested_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t n
     const CELLGEN_NAME(nested_lstm_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->u_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->u_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->u_c) return CELLGEN_NULL_POINTER;
-    if (!args->b_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_inner_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_inner_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_inner_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_a_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_a_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_a_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_a_o) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->w_i || !args->u_i || !args->b_i || !args->w_f
+        || !args->u_f || !args->b_f || !args->w_c || !args->u_c || !args->b_c || !args->d_tanh_pre_2
+        || !args->d_o_inner_pre || !args->d_f_inner_pre || !args->d_i_inner_pre || !args->d_tanh_pre
+        || !args->d_o_pre || !args->d_f_pre || !args->d_i_pre || !args->d_b_i || !args->d_b_f || !args->d_b_c
+        || !args->d_b_o || !args->d_a_i || !args->d_a_f || !args->d_a_c || !args->d_a_o)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(nested_lstm_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -877,7 +790,6 @@ int CELLGEN_NAME(nested_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t n
 
     /* d_v_i = x_inner.T @ d_i_inner_pre */
     if (args->d_v_i) cg_gemm_tn(nH, nH, nB, x_inner_rows, nH, args->d_i_inner_pre, nH, args->d_v_i, nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -36,9 +36,7 @@
 
 int64_t CELLGEN_NAME(on_lstm_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -71,29 +69,11 @@ int CELLGEN_NAME(on_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(on_lstm_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->u_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->u_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->u_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->u_c) return CELLGEN_NULL_POINTER;
-    if (!args->b_c) return CELLGEN_NULL_POINTER;
-    if (!args->w_mf) return CELLGEN_NULL_POINTER;
-    if (!args->u_mf) return CELLGEN_NULL_POINTER;
-    if (!args->b_mf) return CELLGEN_NULL_POINTER;
-    if (!args->w_mi) return CELLGEN_NULL_POINTER;
-    if (!args->u_mi) return CELLGEN_NULL_POINTER;
-    if (!args->b_mi) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->w_f || !args->u_f || !args->b_f || !args->w_i
+        || !args->u_i || !args->b_i || !args->w_o || !args->u_o || !args->b_o || !args->w_c || !args->u_c
+        || !args->b_c || !args->w_mf || !args->u_mf || !args->b_mf || !args->w_mi || !args->u_mi || !args->b_mi
+        || !args->h || !args->c)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(on_lstm_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -373,7 +353,6 @@ int CELLGEN_NAME(on_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -381,9 +360,7 @@ int CELLGEN_NAME(on_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(on_lstm_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -428,35 +405,12 @@ int CELLGEN_NAME(on_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(on_lstm_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->u_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->u_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->u_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->u_c) return CELLGEN_NULL_POINTER;
-    if (!args->b_c) return CELLGEN_NULL_POINTER;
-    if (!args->w_mf) return CELLGEN_NULL_POINTER;
-    if (!args->u_mf) return CELLGEN_NULL_POINTER;
-    if (!args->b_mf) return CELLGEN_NULL_POINTER;
-    if (!args->w_mi) return CELLGEN_NULL_POINTER;
-    if (!args->u_mi) return CELLGEN_NULL_POINTER;
-    if (!args->b_mi) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_hat_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_master_inner_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_master_inner_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->w_f || !args->u_f || !args->b_f || !args->w_i
+        || !args->u_i || !args->b_i || !args->w_o || !args->u_o || !args->b_o || !args->w_c || !args->u_c
+        || !args->b_c || !args->w_mf || !args->u_mf || !args->b_mf || !args->w_mi || !args->u_mi || !args->b_mi
+        || !args->c || !args->d_c_prev || !args->d_f_pre || !args->d_i_pre || !args->d_o_pre || !args->d_c_hat_pre
+        || !args->d_f_master_inner_pre || !args->d_i_master_inner_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(on_lstm_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -934,7 +888,6 @@ int CELLGEN_NAME(on_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* d_x += d_f_pre @ w_f.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -944,20 +897,10 @@ int CELLGEN_NAME(on_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(on_lstm_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_master_inner_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_master_inner_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_hat_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_mf) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_mi) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->d_i_master_inner_pre || !args->d_f_master_inner_pre
+        || !args->d_c_hat_pre || !args->d_o_pre || !args->d_i_pre || !args->d_f_pre || !args->d_b_f
+        || !args->d_b_i || !args->d_b_o || !args->d_b_c || !args->d_b_mf || !args->d_b_mi)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b_mi = sum(d_i_master_inner_pre -> (H,))
      * d_b_mf = sum(d_f_master_inner_pre -> (H,))
@@ -1038,7 +981,6 @@ int CELLGEN_NAME(on_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_w_f = x.T @ d_f_pre */
     if (args->d_w_f) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
-
 
     return CELLGEN_OK;
 }

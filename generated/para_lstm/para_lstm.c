@@ -29,9 +29,7 @@
 
 int64_t CELLGEN_NAME(para_lstm_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH);
@@ -41,22 +39,10 @@ int CELLGEN_NAME(para_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(para_lstm_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->a_f) return CELLGEN_NULL_POINTER;
-    if (!args->p_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_g) return CELLGEN_NULL_POINTER;
-    if (!args->a_g) return CELLGEN_NULL_POINTER;
-    if (!args->b_g) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->a_o) return CELLGEN_NULL_POINTER;
-    if (!args->p_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->w_f || !args->a_f || !args->p_f || !args->b_f
+        || !args->w_g || !args->a_g || !args->b_g || !args->w_o || !args->a_o || !args->p_o || !args->b_o
+        || !args->h || !args->c)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(para_lstm_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -123,7 +109,6 @@ int CELLGEN_NAME(para_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -131,9 +116,7 @@ int CELLGEN_NAME(para_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(para_lstm_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -146,26 +129,10 @@ int CELLGEN_NAME(para_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(para_lstm_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->a_f) return CELLGEN_NULL_POINTER;
-    if (!args->p_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_g) return CELLGEN_NULL_POINTER;
-    if (!args->a_g) return CELLGEN_NULL_POINTER;
-    if (!args->b_g) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->a_o) return CELLGEN_NULL_POINTER;
-    if (!args->p_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_g_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->w_f || !args->a_f || !args->p_f || !args->b_f
+        || !args->w_g || !args->a_g || !args->b_g || !args->w_o || !args->a_o || !args->p_o || !args->b_o
+        || !args->c || !args->d_h_prev || !args->d_c_prev || !args->d_f_pre || !args->d_g_pre || !args->d_o_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(para_lstm_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -297,7 +264,6 @@ int CELLGEN_NAME(para_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* d_x += d_f_pre @ w_f.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -307,21 +273,10 @@ int CELLGEN_NAME(para_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(para_lstm_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_g_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_a_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_p_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_a_g) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_g) return CELLGEN_NULL_POINTER;
-    if (!args->d_a_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_p_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_o) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->c || !args->d_o_pre || !args->d_g_pre
+        || !args->d_f_pre || !args->d_a_f || !args->d_p_f || !args->d_b_f || !args->d_a_g || !args->d_b_g
+        || !args->d_a_o || !args->d_p_o || !args->d_b_o)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b_o = sum(d_o_pre -> (H,))
      * d_p_o = sum(d_p_o_terms -> (H,))
@@ -383,7 +338,6 @@ int CELLGEN_NAME(para_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_w_f = x.T @ d_f_pre */
     if (args->d_w_f) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -35,9 +35,7 @@
 
 int64_t CELLGEN_NAME(phased_lstm_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -49,29 +47,11 @@ int CELLGEN_NAME(phased_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(phased_lstm_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->t) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->u_i) return CELLGEN_NULL_POINTER;
-    if (!args->p_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->u_f) return CELLGEN_NULL_POINTER;
-    if (!args->p_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->u_c) return CELLGEN_NULL_POINTER;
-    if (!args->b_c) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->u_o) return CELLGEN_NULL_POINTER;
-    if (!args->p_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->tau) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->t || !args->h_prev || !args->c_prev || !args->w_i || !args->u_i || !args->p_i
+        || !args->b_i || !args->w_f || !args->u_f || !args->p_f || !args->b_f || !args->w_c || !args->u_c
+        || !args->b_c || !args->w_o || !args->u_o || !args->p_o || !args->b_o || !args->tau || !args->s
+        || !args->h || !args->c)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(phased_lstm_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -185,7 +165,6 @@ int CELLGEN_NAME(phased_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -193,9 +172,7 @@ int CELLGEN_NAME(phased_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(phased_lstm_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -210,32 +187,11 @@ int CELLGEN_NAME(phased_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(phased_lstm_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->t) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->u_i) return CELLGEN_NULL_POINTER;
-    if (!args->p_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->u_f) return CELLGEN_NULL_POINTER;
-    if (!args->p_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->u_c) return CELLGEN_NULL_POINTER;
-    if (!args->b_c) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->u_o) return CELLGEN_NULL_POINTER;
-    if (!args->p_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->tau) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->t || !args->h_prev || !args->c_prev || !args->w_i || !args->u_i || !args->p_i
+        || !args->b_i || !args->w_f || !args->u_f || !args->p_f || !args->b_f || !args->w_c || !args->u_c
+        || !args->b_c || !args->w_o || !args->u_o || !args->p_o || !args->b_o || !args->tau || !args->s
+        || !args->d_c_prev || !args->d_i_pre || !args->d_f_pre || !args->d_tanh_pre || !args->d_o_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(phased_lstm_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -433,7 +389,6 @@ int CELLGEN_NAME(phased_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -441,9 +396,7 @@ int CELLGEN_NAME(phased_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(phased_lstm_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -456,40 +409,13 @@ int CELLGEN_NAME(phased_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t n
     const CELLGEN_NAME(phased_lstm_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->t) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->u_i) return CELLGEN_NULL_POINTER;
-    if (!args->p_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->u_f) return CELLGEN_NULL_POINTER;
-    if (!args->p_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->u_c) return CELLGEN_NULL_POINTER;
-    if (!args->b_c) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->u_o) return CELLGEN_NULL_POINTER;
-    if (!args->p_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->tau) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_p_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_p_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_p_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_tau) return CELLGEN_NULL_POINTER;
-    if (!args->d_s) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->t || !args->h_prev || !args->c_prev || !args->w_i || !args->u_i || !args->p_i
+        || !args->b_i || !args->w_f || !args->u_f || !args->p_f || !args->b_f || !args->w_c || !args->u_c
+        || !args->b_c || !args->w_o || !args->u_o || !args->p_o || !args->b_o || !args->tau || !args->s
+        || !args->d_o_pre || !args->d_tanh_pre || !args->d_f_pre || !args->d_i_pre || !args->d_p_i || !args->d_b_i
+        || !args->d_p_f || !args->d_b_f || !args->d_b_c || !args->d_p_o || !args->d_b_o || !args->d_tau
+        || !args->d_s)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(phased_lstm_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -688,7 +614,6 @@ int CELLGEN_NAME(phased_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t n
             }
         }
     }
-
 
     return CELLGEN_OK;
 }

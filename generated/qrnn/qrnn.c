@@ -28,9 +28,7 @@
 
 int64_t CELLGEN_NAME(qrnn_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH);
@@ -40,16 +38,9 @@ int CELLGEN_NAME(qrnn_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(qrnn_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_z) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->c_prev || !args->w_z || !args->w_f || !args->w_o || !args->b_z || !args->b_f
+        || !args->b_o || !args->h || !args->c)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(qrnn_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -104,7 +95,6 @@ int CELLGEN_NAME(qrnn_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -112,9 +102,7 @@ int CELLGEN_NAME(qrnn_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(qrnn_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -126,19 +114,9 @@ int CELLGEN_NAME(qrnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(qrnn_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_z) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->c_prev || !args->w_z || !args->w_f || !args->w_o || !args->b_z || !args->b_f
+        || !args->b_o || !args->c || !args->d_c_prev || !args->d_z_pre || !args->d_f_pre || !args->d_o_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(qrnn_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -240,7 +218,6 @@ int CELLGEN_NAME(qrnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* d_x += d_z_pre @ w_z.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_z_pre, nH, args->w_z, nH, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -250,13 +227,9 @@ int CELLGEN_NAME(qrnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(qrnn_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_o) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->d_o_pre || !args->d_f_pre || !args->d_z_pre || !args->d_b_z || !args->d_b_f
+        || !args->d_b_o)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b_o = sum(d_o_pre -> (H,))
      * d_b_f = sum(d_f_pre -> (H,))
@@ -292,7 +265,6 @@ int CELLGEN_NAME(qrnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_w_z = x.T @ d_z_pre */
     if (args->d_w_z) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_z_pre, nH, args->d_w_z, nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -27,9 +27,7 @@
 
 int64_t CELLGEN_NAME(ran_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH);
@@ -39,18 +37,9 @@ int CELLGEN_NAME(ran_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(ran_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->u_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->u_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->w_c || !args->w_i || !args->u_i || !args->b_i
+        || !args->w_f || !args->u_f || !args->b_f || !args->h || !args->c)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(ran_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -107,7 +96,6 @@ int CELLGEN_NAME(ran_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -115,9 +103,7 @@ int CELLGEN_NAME(ran_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(ran_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -130,21 +116,10 @@ int CELLGEN_NAME(ran_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(ran_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->u_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->u_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_c) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->w_c || !args->w_i || !args->u_i || !args->b_i
+        || !args->w_f || !args->u_f || !args->b_f || !args->h || !args->d_c_prev || !args->d_i_pre
+        || !args->d_f_pre || !args->d_x_w_c)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(ran_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -256,7 +231,6 @@ int CELLGEN_NAME(ran_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* d_x += d_i_pre @ w_i.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_i_pre, nH, args->w_i, nH, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -266,13 +240,9 @@ int CELLGEN_NAME(ran_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(ran_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_f) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->d_x_w_c || !args->d_f_pre || !args->d_i_pre || !args->d_b_i
+        || !args->d_b_f)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b_f = sum(d_f_pre -> (H,))
      * d_b_i = sum(d_i_pre -> (H,)) */
@@ -308,7 +278,6 @@ int CELLGEN_NAME(ran_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_w_c = x.T @ d_x_w_c */
     if (args->d_w_c) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_x_w_c, nH, args->d_w_c, nH, 0);
-
 
     return CELLGEN_OK;
 }

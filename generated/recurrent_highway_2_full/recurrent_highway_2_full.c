@@ -31,9 +31,7 @@
 
 int64_t CELLGEN_NAME(recurrent_highway_2_full_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -47,24 +45,10 @@ int CELLGEN_NAME(recurrent_highway_2_full_forward)(int64_t nB, int64_t nI, int64
     const CELLGEN_NAME(recurrent_highway_2_full_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_h) return CELLGEN_NULL_POINTER;
-    if (!args->r_h_1) return CELLGEN_NULL_POINTER;
-    if (!args->b_h_1) return CELLGEN_NULL_POINTER;
-    if (!args->r_h_2) return CELLGEN_NULL_POINTER;
-    if (!args->b_h_2) return CELLGEN_NULL_POINTER;
-    if (!args->w_t) return CELLGEN_NULL_POINTER;
-    if (!args->r_t_1) return CELLGEN_NULL_POINTER;
-    if (!args->b_t_1) return CELLGEN_NULL_POINTER;
-    if (!args->r_t_2) return CELLGEN_NULL_POINTER;
-    if (!args->b_t_2) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->r_c_1) return CELLGEN_NULL_POINTER;
-    if (!args->b_c_1) return CELLGEN_NULL_POINTER;
-    if (!args->r_c_2) return CELLGEN_NULL_POINTER;
-    if (!args->b_c_2) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_h || !args->r_h_1 || !args->b_h_1 || !args->r_h_2 || !args->b_h_2
+        || !args->w_t || !args->r_t_1 || !args->b_t_1 || !args->r_t_2 || !args->b_t_2 || !args->w_c
+        || !args->r_c_1 || !args->b_c_1 || !args->r_c_2 || !args->b_c_2 || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(recurrent_highway_2_full_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -170,7 +154,6 @@ int CELLGEN_NAME(recurrent_highway_2_full_forward)(int64_t nB, int64_t nI, int64
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -178,9 +161,7 @@ int CELLGEN_NAME(recurrent_highway_2_full_forward)(int64_t nB, int64_t nI, int64
 
 int64_t CELLGEN_NAME(recurrent_highway_2_full_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -203,29 +184,11 @@ int CELLGEN_NAME(recurrent_highway_2_full_backward)(int64_t nB, int64_t nI, int6
     const CELLGEN_NAME(recurrent_highway_2_full_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_h) return CELLGEN_NULL_POINTER;
-    if (!args->r_h_1) return CELLGEN_NULL_POINTER;
-    if (!args->b_h_1) return CELLGEN_NULL_POINTER;
-    if (!args->r_h_2) return CELLGEN_NULL_POINTER;
-    if (!args->b_h_2) return CELLGEN_NULL_POINTER;
-    if (!args->w_t) return CELLGEN_NULL_POINTER;
-    if (!args->r_t_1) return CELLGEN_NULL_POINTER;
-    if (!args->b_t_1) return CELLGEN_NULL_POINTER;
-    if (!args->r_t_2) return CELLGEN_NULL_POINTER;
-    if (!args->b_t_2) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->r_c_1) return CELLGEN_NULL_POINTER;
-    if (!args->b_c_1) return CELLGEN_NULL_POINTER;
-    if (!args->r_c_2) return CELLGEN_NULL_POINTER;
-    if (!args->b_c_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_q_1_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_t_1_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_1_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_q_2_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_t_2_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_2_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_h || !args->r_h_1 || !args->b_h_1 || !args->r_h_2 || !args->b_h_2
+        || !args->w_t || !args->r_t_1 || !args->b_t_1 || !args->r_t_2 || !args->b_t_2 || !args->w_c
+        || !args->r_c_1 || !args->b_c_1 || !args->r_c_2 || !args->b_c_2 || !args->d_q_1_pre || !args->d_t_1_pre
+        || !args->d_c_1_pre || !args->d_q_2_pre || !args->d_t_2_pre || !args->d_c_2_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(recurrent_highway_2_full_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -461,7 +424,6 @@ int CELLGEN_NAME(recurrent_highway_2_full_backward)(int64_t nB, int64_t nI, int6
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -469,9 +431,7 @@ int CELLGEN_NAME(recurrent_highway_2_full_backward)(int64_t nB, int64_t nI, int6
 
 int64_t CELLGEN_NAME(recurrent_highway_2_full_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -482,29 +442,11 @@ int CELLGEN_NAME(recurrent_highway_2_full_weight_gradients)(int64_t nB, int64_t 
     const CELLGEN_NAME(recurrent_highway_2_full_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_h) return CELLGEN_NULL_POINTER;
-    if (!args->r_h_1) return CELLGEN_NULL_POINTER;
-    if (!args->b_h_1) return CELLGEN_NULL_POINTER;
-    if (!args->w_t) return CELLGEN_NULL_POINTER;
-    if (!args->r_t_1) return CELLGEN_NULL_POINTER;
-    if (!args->b_t_1) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->r_c_1) return CELLGEN_NULL_POINTER;
-    if (!args->b_c_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_2_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_t_2_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_q_2_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_1_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_t_1_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_q_1_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_h_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_h_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_t_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_t_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_c_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_c_2) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_h || !args->r_h_1 || !args->b_h_1 || !args->w_t || !args->r_t_1
+        || !args->b_t_1 || !args->w_c || !args->r_c_1 || !args->b_c_1 || !args->d_c_2_pre || !args->d_t_2_pre
+        || !args->d_q_2_pre || !args->d_c_1_pre || !args->d_t_1_pre || !args->d_q_1_pre || !args->d_b_h_1
+        || !args->d_b_h_2 || !args->d_b_t_1 || !args->d_b_t_2 || !args->d_b_c_1 || !args->d_b_c_2)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(recurrent_highway_2_full_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -639,7 +581,6 @@ int CELLGEN_NAME(recurrent_highway_2_full_weight_gradients)(int64_t nB, int64_t 
 
     /* d_r_h_2 = s_1.T @ d_q_2_pre */
     if (args->d_r_h_2) cg_gemm_tn(nH, nH, nB, s_1_rows, nH, args->d_q_2_pre, nH, args->d_r_h_2, nH, 0);
-
 
     return CELLGEN_OK;
 }

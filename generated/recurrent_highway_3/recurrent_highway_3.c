@@ -32,9 +32,7 @@
 
 int64_t CELLGEN_NAME(recurrent_highway_3_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -49,23 +47,10 @@ int CELLGEN_NAME(recurrent_highway_3_forward)(int64_t nB, int64_t nI, int64_t nH
     const CELLGEN_NAME(recurrent_highway_3_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_h) return CELLGEN_NULL_POINTER;
-    if (!args->r_h_1) return CELLGEN_NULL_POINTER;
-    if (!args->b_h_1) return CELLGEN_NULL_POINTER;
-    if (!args->r_h_2) return CELLGEN_NULL_POINTER;
-    if (!args->b_h_2) return CELLGEN_NULL_POINTER;
-    if (!args->r_h_3) return CELLGEN_NULL_POINTER;
-    if (!args->b_h_3) return CELLGEN_NULL_POINTER;
-    if (!args->w_t) return CELLGEN_NULL_POINTER;
-    if (!args->r_t_1) return CELLGEN_NULL_POINTER;
-    if (!args->b_t_1) return CELLGEN_NULL_POINTER;
-    if (!args->r_t_2) return CELLGEN_NULL_POINTER;
-    if (!args->b_t_2) return CELLGEN_NULL_POINTER;
-    if (!args->r_t_3) return CELLGEN_NULL_POINTER;
-    if (!args->b_t_3) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_h || !args->r_h_1 || !args->b_h_1 || !args->r_h_2 || !args->b_h_2
+        || !args->r_h_3 || !args->b_h_3 || !args->w_t || !args->r_t_1 || !args->b_t_1 || !args->r_t_2
+        || !args->b_t_2 || !args->r_t_3 || !args->b_t_3 || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(recurrent_highway_3_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -181,7 +166,6 @@ int CELLGEN_NAME(recurrent_highway_3_forward)(int64_t nB, int64_t nI, int64_t nH
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -189,9 +173,7 @@ int CELLGEN_NAME(recurrent_highway_3_forward)(int64_t nB, int64_t nI, int64_t nH
 
 int64_t CELLGEN_NAME(recurrent_highway_3_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -217,28 +199,11 @@ int CELLGEN_NAME(recurrent_highway_3_backward)(int64_t nB, int64_t nI, int64_t n
     const CELLGEN_NAME(recurrent_highway_3_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_h) return CELLGEN_NULL_POINTER;
-    if (!args->r_h_1) return CELLGEN_NULL_POINTER;
-    if (!args->b_h_1) return CELLGEN_NULL_POINTER;
-    if (!args->r_h_2) return CELLGEN_NULL_POINTER;
-    if (!args->b_h_2) return CELLGEN_NULL_POINTER;
-    if (!args->r_h_3) return CELLGEN_NULL_POINTER;
-    if (!args->b_h_3) return CELLGEN_NULL_POINTER;
-    if (!args->w_t) return CELLGEN_NULL_POINTER;
-    if (!args->r_t_1) return CELLGEN_NULL_POINTER;
-    if (!args->b_t_1) return CELLGEN_NULL_POINTER;
-    if (!args->r_t_2) return CELLGEN_NULL_POINTER;
-    if (!args->b_t_2) return CELLGEN_NULL_POINTER;
-    if (!args->r_t_3) return CELLGEN_NULL_POINTER;
-    if (!args->b_t_3) return CELLGEN_NULL_POINTER;
-    if (!args->d_q_1_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_t_1_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_q_2_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_t_2_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_q_3_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_t_3_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_h || !args->r_h_1 || !args->b_h_1 || !args->r_h_2 || !args->b_h_2
+        || !args->r_h_3 || !args->b_h_3 || !args->w_t || !args->r_t_1 || !args->b_t_1 || !args->r_t_2
+        || !args->b_t_2 || !args->r_t_3 || !args->b_t_3 || !args->d_q_1_pre || !args->d_t_1_pre
+        || !args->d_q_2_pre || !args->d_t_2_pre || !args->d_q_3_pre || !args->d_t_3_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(recurrent_highway_3_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -503,7 +468,6 @@ int CELLGEN_NAME(recurrent_highway_3_backward)(int64_t nB, int64_t nI, int64_t n
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -511,9 +475,7 @@ int CELLGEN_NAME(recurrent_highway_3_backward)(int64_t nB, int64_t nI, int64_t n
 
 int64_t CELLGEN_NAME(recurrent_highway_3_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -526,30 +488,12 @@ int CELLGEN_NAME(recurrent_highway_3_weight_gradients)(int64_t nB, int64_t nI, i
     const CELLGEN_NAME(recurrent_highway_3_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_h) return CELLGEN_NULL_POINTER;
-    if (!args->r_h_1) return CELLGEN_NULL_POINTER;
-    if (!args->b_h_1) return CELLGEN_NULL_POINTER;
-    if (!args->r_h_2) return CELLGEN_NULL_POINTER;
-    if (!args->b_h_2) return CELLGEN_NULL_POINTER;
-    if (!args->w_t) return CELLGEN_NULL_POINTER;
-    if (!args->r_t_1) return CELLGEN_NULL_POINTER;
-    if (!args->b_t_1) return CELLGEN_NULL_POINTER;
-    if (!args->r_t_2) return CELLGEN_NULL_POINTER;
-    if (!args->b_t_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_t_3_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_q_3_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_t_2_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_q_2_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_t_1_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_q_1_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_h_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_h_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_h_3) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_t_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_t_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_t_3) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_h || !args->r_h_1 || !args->b_h_1 || !args->r_h_2 || !args->b_h_2
+        || !args->w_t || !args->r_t_1 || !args->b_t_1 || !args->r_t_2 || !args->b_t_2 || !args->d_t_3_pre
+        || !args->d_q_3_pre || !args->d_t_2_pre || !args->d_q_2_pre || !args->d_t_1_pre || !args->d_q_1_pre
+        || !args->d_b_h_1 || !args->d_b_h_2 || !args->d_b_h_3 || !args->d_b_t_1 || !args->d_b_t_2
+        || !args->d_b_t_3)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(recurrent_highway_3_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -705,7 +649,6 @@ int CELLGEN_NAME(recurrent_highway_3_weight_gradients)(int64_t nB, int64_t nI, i
 
     /* d_r_h_3 = s_2.T @ d_q_3_pre */
     if (args->d_r_h_3) cg_gemm_tn(nH, nH, nB, s_2_rows, nH, args->d_q_3_pre, nH, args->d_r_h_3, nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -29,11 +29,7 @@
 
 int64_t CELLGEN_NAME(retnet_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nK;
-    (void)nD;
+    (void)nB, (void)nI, (void)nN, (void)nK, (void)nD;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
@@ -45,14 +41,9 @@ int CELLGEN_NAME(retnet_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK,
     const CELLGEN_NAME(retnet_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->gamma) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_q || !args->w_k || !args->w_v || !args->gamma || !args->h
+        || !args->s)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(retnet_forward_workspace_size)(nB, nI, nN, nK, nD);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -129,7 +120,6 @@ int CELLGEN_NAME(retnet_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -137,11 +127,7 @@ int CELLGEN_NAME(retnet_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK,
 
 int64_t CELLGEN_NAME(retnet_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nK;
-    (void)nD;
+    (void)nB, (void)nI, (void)nN, (void)nK, (void)nD;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
@@ -157,16 +143,9 @@ int CELLGEN_NAME(retnet_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK
     const CELLGEN_NAME(retnet_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->gamma) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_q) return CELLGEN_NULL_POINTER;
-    if (!args->d_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->w_q || !args->w_k || !args->w_v || !args->gamma || !args->s || !args->d_s_prev
+        || !args->d_q || !args->d_v || !args->d_x_w_k)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(retnet_backward_workspace_size)(nB, nI, nN, nK, nD);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -319,7 +298,6 @@ int CELLGEN_NAME(retnet_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nK
     /* d_x += d_q @ w_q.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nK * nN, args->d_q, nK * nN, args->w_q, nK * nN, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -329,10 +307,8 @@ int CELLGEN_NAME(retnet_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, in
     const CELLGEN_NAME(retnet_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->d_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_q) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->d_v || !args->d_x_w_k || !args->d_q)
+        return CELLGEN_NULL_POINTER;
 
     /* d_w_v = x.T @ d_v */
     if (args->d_w_v) cg_gemm_tn(nI, nD * nN, nB, args->x, nI, args->d_v, nD * nN, args->d_w_v, nD * nN, 0);
@@ -342,7 +318,6 @@ int CELLGEN_NAME(retnet_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, in
 
     /* d_w_q = x.T @ d_q */
     if (args->d_w_q) cg_gemm_tn(nI, nK * nN, nB, args->x, nI, args->d_q, nK * nN, args->d_w_q, nK * nN, 0);
-
 
     return CELLGEN_OK;
 }

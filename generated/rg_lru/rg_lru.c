@@ -28,8 +28,7 @@
 
 int64_t CELLGEN_NAME(rg_lru_forward_workspace_size)(int64_t nB, int64_t nH)
 {
-    (void)nB;
-    (void)nH;
+    (void)nB, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nH);
@@ -39,14 +38,9 @@ int CELLGEN_NAME(rg_lru_forward)(int64_t nB, int64_t nH,
     const CELLGEN_NAME(rg_lru_forward_args) *args)
 {
     if (nB < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->w_x) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->b_x) return CELLGEN_NULL_POINTER;
-    if (!args->lam) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_a || !args->w_x || !args->b_a || !args->b_x || !args->lam
+        || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(rg_lru_forward_workspace_size)(nB, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -107,7 +101,6 @@ int CELLGEN_NAME(rg_lru_forward)(int64_t nB, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -115,8 +108,7 @@ int CELLGEN_NAME(rg_lru_forward)(int64_t nB, int64_t nH,
 
 int64_t CELLGEN_NAME(rg_lru_backward_workspace_size)(int64_t nB, int64_t nH)
 {
-    (void)nB;
-    (void)nH;
+    (void)nB, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -132,17 +124,9 @@ int CELLGEN_NAME(rg_lru_backward)(int64_t nB, int64_t nH,
     const CELLGEN_NAME(rg_lru_backward_args) *args)
 {
     if (nB < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->w_x) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->b_x) return CELLGEN_NULL_POINTER;
-    if (!args->lam) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_log_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_a || !args->w_x || !args->b_a || !args->b_x || !args->lam
+        || !args->d_h_prev || !args->d_log_a || !args->d_r_pre || !args->d_i_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(rg_lru_backward_workspace_size)(nB, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -292,7 +276,6 @@ int CELLGEN_NAME(rg_lru_backward)(int64_t nB, int64_t nH,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -300,8 +283,7 @@ int CELLGEN_NAME(rg_lru_backward)(int64_t nB, int64_t nH,
 
 int64_t CELLGEN_NAME(rg_lru_weight_gradients_workspace_size)(int64_t nB, int64_t nH)
 {
-    (void)nB;
-    (void)nH;
+    (void)nB, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nH);
 }
@@ -310,15 +292,9 @@ int CELLGEN_NAME(rg_lru_weight_gradients)(int64_t nB, int64_t nH,
     const CELLGEN_NAME(rg_lru_weight_gradients_args) *args)
 {
     if (nB < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->lam) return CELLGEN_NULL_POINTER;
-    if (!args->d_log_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_x) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->w_a || !args->b_a || !args->lam || !args->d_log_a || !args->d_i_pre
+        || !args->d_r_pre || !args->d_b_a || !args->d_b_x)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(rg_lru_weight_gradients_workspace_size)(nB, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -393,7 +369,6 @@ int CELLGEN_NAME(rg_lru_weight_gradients)(int64_t nB, int64_t nH,
         }
 
     }
-
 
     return CELLGEN_OK;
 }

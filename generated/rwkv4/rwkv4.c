@@ -41,8 +41,7 @@
 
 int64_t CELLGEN_NAME(rwkv4_forward_workspace_size)(int64_t nB, int64_t nH)
 {
-    (void)nB;
-    (void)nH;
+    (void)nB, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -58,25 +57,10 @@ int CELLGEN_NAME(rwkv4_forward)(int64_t nB, int64_t nH,
     const CELLGEN_NAME(rwkv4_forward_args) *args)
 {
     if (nB < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->x_shift_prev) return CELLGEN_NULL_POINTER;
-    if (!args->a_prev) return CELLGEN_NULL_POINTER;
-    if (!args->b_prev) return CELLGEN_NULL_POINTER;
-    if (!args->p_prev) return CELLGEN_NULL_POINTER;
-    if (!args->mu_r) return CELLGEN_NULL_POINTER;
-    if (!args->mu_k) return CELLGEN_NULL_POINTER;
-    if (!args->mu_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->decay) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->x_shift) return CELLGEN_NULL_POINTER;
-    if (!args->a) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->p) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->x_shift_prev || !args->a_prev || !args->b_prev || !args->p_prev || !args->mu_r
+        || !args->mu_k || !args->mu_v || !args->w_r || !args->w_k || !args->w_v || !args->w_o || !args->decay
+        || !args->u || !args->h || !args->x_shift || !args->a || !args->b || !args->p)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(rwkv4_forward_workspace_size)(nB, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -213,7 +197,6 @@ int CELLGEN_NAME(rwkv4_forward)(int64_t nB, int64_t nH,
     /* h = wkv_sigmoid_r @ w_o */
     cg_gemm_nn(nB, nH, nH, wkv_sigmoid_r_rows, nH, args->w_o, nH, args->h, nH, 0);
 
-
     return CELLGEN_OK;
 }
 
@@ -221,8 +204,7 @@ int CELLGEN_NAME(rwkv4_forward)(int64_t nB, int64_t nH,
 
 int64_t CELLGEN_NAME(rwkv4_backward_workspace_size)(int64_t nB, int64_t nH)
 {
-    (void)nB;
-    (void)nH;
+    (void)nB, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -241,34 +223,12 @@ int CELLGEN_NAME(rwkv4_backward)(int64_t nB, int64_t nH,
     const CELLGEN_NAME(rwkv4_backward_args) *args)
 {
     if (nB < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->x_shift_prev) return CELLGEN_NULL_POINTER;
-    if (!args->a_prev) return CELLGEN_NULL_POINTER;
-    if (!args->b_prev) return CELLGEN_NULL_POINTER;
-    if (!args->p_prev) return CELLGEN_NULL_POINTER;
-    if (!args->mu_r) return CELLGEN_NULL_POINTER;
-    if (!args->mu_k) return CELLGEN_NULL_POINTER;
-    if (!args->mu_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->decay) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_shift_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_a_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_p_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_q) return CELLGEN_NULL_POINTER;
-    if (!args->d_fading) return CELLGEN_NULL_POINTER;
-    if (!args->d_e_new_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->x_shift_prev || !args->a_prev || !args->b_prev || !args->p_prev || !args->mu_r
+        || !args->mu_k || !args->mu_v || !args->w_r || !args->w_k || !args->w_v || !args->w_o || !args->decay
+        || !args->u || !args->d_x || !args->d_x_shift_prev || !args->d_a_prev || !args->d_b_prev
+        || !args->d_p_prev || !args->d_x_r || !args->d_x_k || !args->d_x_v || !args->d_r || !args->d_k
+        || !args->d_v || !args->d_q || !args->d_fading || !args->d_e_new_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(rwkv4_backward_workspace_size)(nB, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -516,7 +476,6 @@ int CELLGEN_NAME(rwkv4_backward)(int64_t nB, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -524,8 +483,7 @@ int CELLGEN_NAME(rwkv4_backward)(int64_t nB, int64_t nH,
 
 int64_t CELLGEN_NAME(rwkv4_weight_gradients_workspace_size)(int64_t nB, int64_t nH)
 {
-    (void)nB;
-    (void)nH;
+    (void)nB, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -542,32 +500,12 @@ int CELLGEN_NAME(rwkv4_weight_gradients)(int64_t nB, int64_t nH,
     const CELLGEN_NAME(rwkv4_weight_gradients_args) *args)
 {
     if (nB < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->x_shift_prev) return CELLGEN_NULL_POINTER;
-    if (!args->a_prev) return CELLGEN_NULL_POINTER;
-    if (!args->b_prev) return CELLGEN_NULL_POINTER;
-    if (!args->p_prev) return CELLGEN_NULL_POINTER;
-    if (!args->mu_r) return CELLGEN_NULL_POINTER;
-    if (!args->mu_k) return CELLGEN_NULL_POINTER;
-    if (!args->mu_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->decay) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->d_fading) return CELLGEN_NULL_POINTER;
-    if (!args->d_e_new_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_q) return CELLGEN_NULL_POINTER;
-    if (!args->d_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_mu_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_mu_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_mu_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->x_shift_prev || !args->a_prev || !args->b_prev || !args->p_prev || !args->mu_r
+        || !args->mu_k || !args->mu_v || !args->w_r || !args->w_k || !args->w_v || !args->decay || !args->u
+        || !args->d_fading || !args->d_e_new_pre || !args->d_q || !args->d_v || !args->d_k || !args->d_r
+        || !args->d_x_v || !args->d_x_k || !args->d_x_r || !args->d_mu_r || !args->d_mu_k || !args->d_mu_v
+        || !args->d_u)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(rwkv4_weight_gradients_workspace_size)(nB, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -731,7 +669,6 @@ int CELLGEN_NAME(rwkv4_weight_gradients)(int64_t nB, int64_t nH,
 
     /* d_w_o = wkv_sigmoid_r.T @ d_h_copy */
     if (args->d_w_o) cg_gemm_tn(nH, nH, nB, wkv_sigmoid_r_rows, nH, d_h_copy_rows, nH, args->d_w_o, nH, 0);
-
 
     return CELLGEN_OK;
 }

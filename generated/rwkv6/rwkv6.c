@@ -34,12 +34,7 @@
 
 int64_t CELLGEN_NAME(rwkv6_forward_workspace_size)(int64_t nB, int64_t nH, int64_t nN, int64_t nK, int64_t nD, int64_t nR)
 {
-    (void)nB;
-    (void)nH;
-    (void)nN;
-    (void)nK;
-    (void)nD;
-    (void)nR;
+    (void)nB, (void)nH, (void)nN, (void)nK, (void)nD, (void)nR;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * nH)
@@ -59,23 +54,10 @@ int CELLGEN_NAME(rwkv6_forward)(int64_t nB, int64_t nH, int64_t nN, int64_t nK, 
     const CELLGEN_NAME(rwkv6_forward_args) *args)
 {
     if (nB < 0 || nH < 0 || nN < 0 || nK < 0 || nD < 0 || nR < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->x_shift_prev) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->mu_r) return CELLGEN_NULL_POINTER;
-    if (!args->mu_k) return CELLGEN_NULL_POINTER;
-    if (!args->mu_v) return CELLGEN_NULL_POINTER;
-    if (!args->mu_w) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_0) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->w_b) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->o) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->x_shift) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->x_shift_prev || !args->s_prev || !args->mu_r || !args->mu_k || !args->mu_v
+        || !args->mu_w || !args->w_r || !args->w_k || !args->w_v || !args->w_0 || !args->w_a || !args->w_b
+        || !args->u || !args->o || !args->s || !args->x_shift)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(rwkv6_forward_workspace_size)(nB, nH, nN, nK, nD, nR);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -238,7 +220,6 @@ int CELLGEN_NAME(rwkv6_forward)(int64_t nB, int64_t nH, int64_t nN, int64_t nK, 
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -246,12 +227,7 @@ int CELLGEN_NAME(rwkv6_forward)(int64_t nB, int64_t nH, int64_t nN, int64_t nK, 
 
 int64_t CELLGEN_NAME(rwkv6_backward_workspace_size)(int64_t nB, int64_t nH, int64_t nN, int64_t nK, int64_t nD, int64_t nR)
 {
-    (void)nB;
-    (void)nH;
-    (void)nN;
-    (void)nK;
-    (void)nD;
-    (void)nR;
+    (void)nB, (void)nH, (void)nN, (void)nK, (void)nD, (void)nR;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * nH)
@@ -276,32 +252,13 @@ int CELLGEN_NAME(rwkv6_backward)(int64_t nB, int64_t nH, int64_t nN, int64_t nK,
     const CELLGEN_NAME(rwkv6_backward_args) *args)
 {
     if (nB < 0 || nH < 0 || nN < 0 || nK < 0 || nD < 0 || nR < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->x_shift_prev) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->mu_r) return CELLGEN_NULL_POINTER;
-    if (!args->mu_k) return CELLGEN_NULL_POINTER;
-    if (!args->mu_v) return CELLGEN_NULL_POINTER;
-    if (!args->mu_w) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_0) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->w_b) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_shift_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_w_w_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_exp_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_sum_s_prev_kv_reshaped_u_reshaped_r) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->x_shift_prev || !args->s_prev || !args->mu_r || !args->mu_k || !args->mu_v
+        || !args->mu_w || !args->w_r || !args->w_k || !args->w_v || !args->w_0 || !args->w_a || !args->w_b
+        || !args->u || !args->d_x || !args->d_x_shift_prev || !args->d_r || !args->d_k || !args->d_v
+        || !args->d_x_x_shift_prev_mu_r || !args->d_x_x_shift_prev_mu_k || !args->d_x_x_shift_prev_mu_v
+        || !args->d_x_x_shift_prev_mu_w || !args->d_x_x_shift_prev_mu_w_w_a || !args->d_exp_pre
+        || !args->d_sum_s_prev_kv_reshaped_u_reshaped_r)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(rwkv6_backward_workspace_size)(nB, nH, nN, nK, nD, nR);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -616,7 +573,6 @@ int CELLGEN_NAME(rwkv6_backward)(int64_t nB, int64_t nH, int64_t nN, int64_t nK,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -624,12 +580,7 @@ int CELLGEN_NAME(rwkv6_backward)(int64_t nB, int64_t nH, int64_t nN, int64_t nK,
 
 int64_t CELLGEN_NAME(rwkv6_weight_gradients_workspace_size)(int64_t nB, int64_t nH, int64_t nN, int64_t nK, int64_t nD, int64_t nR)
 {
-    (void)nB;
-    (void)nH;
-    (void)nN;
-    (void)nK;
-    (void)nD;
-    (void)nR;
+    (void)nB, (void)nH, (void)nN, (void)nK, (void)nD, (void)nR;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * nH)
@@ -646,30 +597,12 @@ int CELLGEN_NAME(rwkv6_weight_gradients)(int64_t nB, int64_t nH, int64_t nN, int
     const CELLGEN_NAME(rwkv6_weight_gradients_args) *args)
 {
     if (nB < 0 || nH < 0 || nN < 0 || nK < 0 || nD < 0 || nR < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->x_shift_prev) return CELLGEN_NULL_POINTER;
-    if (!args->mu_r) return CELLGEN_NULL_POINTER;
-    if (!args->mu_k) return CELLGEN_NULL_POINTER;
-    if (!args->mu_v) return CELLGEN_NULL_POINTER;
-    if (!args->mu_w) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_sum_s_prev_kv_reshaped_u_reshaped_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_exp_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_w_w_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_mu_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_mu_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_mu_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_mu_w) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->x_shift_prev || !args->mu_r || !args->mu_k || !args->mu_v || !args->mu_w
+        || !args->w_r || !args->w_k || !args->w_v || !args->w_a || !args->d_sum_s_prev_kv_reshaped_u_reshaped_r
+        || !args->d_exp_pre || !args->d_x_x_shift_prev_mu_w_w_a || !args->d_x_x_shift_prev_mu_w || !args->d_v
+        || !args->d_x_x_shift_prev_mu_v || !args->d_k || !args->d_x_x_shift_prev_mu_k || !args->d_r
+        || !args->d_x_x_shift_prev_mu_r || !args->d_mu_r || !args->d_mu_k || !args->d_mu_v || !args->d_mu_w)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(rwkv6_weight_gradients_workspace_size)(nB, nH, nN, nK, nD, nR);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -848,7 +781,6 @@ int CELLGEN_NAME(rwkv6_weight_gradients)(int64_t nB, int64_t nH, int64_t nN, int
         }
 
     }
-
 
     return CELLGEN_OK;
 }

@@ -37,12 +37,7 @@
 
 int64_t CELLGEN_NAME(rwkv7_forward_workspace_size)(int64_t nB, int64_t nH, int64_t nN, int64_t nD, int64_t nK, int64_t nR)
 {
-    (void)nB;
-    (void)nH;
-    (void)nN;
-    (void)nD;
-    (void)nK;
-    (void)nR;
+    (void)nB, (void)nH, (void)nN, (void)nD, (void)nK, (void)nR;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * nH)
@@ -71,28 +66,11 @@ int CELLGEN_NAME(rwkv7_forward)(int64_t nB, int64_t nH, int64_t nN, int64_t nD, 
     const CELLGEN_NAME(rwkv7_forward_args) *args)
 {
     if (nB < 0 || nH < 0 || nN < 0 || nD < 0 || nK < 0 || nR < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->x_shift_prev) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->mu_r) return CELLGEN_NULL_POINTER;
-    if (!args->mu_k) return CELLGEN_NULL_POINTER;
-    if (!args->mu_v) return CELLGEN_NULL_POINTER;
-    if (!args->mu_w) return CELLGEN_NULL_POINTER;
-    if (!args->mu_a) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_0) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->w_b) return CELLGEN_NULL_POINTER;
-    if (!args->a_0) return CELLGEN_NULL_POINTER;
-    if (!args->a_a) return CELLGEN_NULL_POINTER;
-    if (!args->a_b) return CELLGEN_NULL_POINTER;
-    if (!args->xi) return CELLGEN_NULL_POINTER;
-    if (!args->alpha) return CELLGEN_NULL_POINTER;
-    if (!args->o) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->x_shift) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->x_shift_prev || !args->s_prev || !args->mu_r || !args->mu_k || !args->mu_v
+        || !args->mu_w || !args->mu_a || !args->w_r || !args->w_k || !args->w_v || !args->w_0 || !args->w_a
+        || !args->w_b || !args->a_0 || !args->a_a || !args->a_b || !args->xi || !args->alpha || !args->o
+        || !args->s || !args->x_shift)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(rwkv7_forward_workspace_size)(nB, nH, nN, nD, nK, nR);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -359,7 +337,6 @@ int CELLGEN_NAME(rwkv7_forward)(int64_t nB, int64_t nH, int64_t nN, int64_t nD, 
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -367,12 +344,7 @@ int CELLGEN_NAME(rwkv7_forward)(int64_t nB, int64_t nH, int64_t nN, int64_t nD, 
 
 int64_t CELLGEN_NAME(rwkv7_backward_workspace_size)(int64_t nB, int64_t nH, int64_t nN, int64_t nD, int64_t nK, int64_t nR)
 {
-    (void)nB;
-    (void)nH;
-    (void)nN;
-    (void)nD;
-    (void)nK;
-    (void)nR;
+    (void)nB, (void)nH, (void)nN, (void)nD, (void)nK, (void)nR;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * nH)
@@ -412,44 +384,15 @@ int CELLGEN_NAME(rwkv7_backward)(int64_t nB, int64_t nH, int64_t nN, int64_t nD,
     const CELLGEN_NAME(rwkv7_backward_args) *args)
 {
     if (nB < 0 || nH < 0 || nN < 0 || nD < 0 || nK < 0 || nR < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->x_shift_prev) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->mu_r) return CELLGEN_NULL_POINTER;
-    if (!args->mu_k) return CELLGEN_NULL_POINTER;
-    if (!args->mu_v) return CELLGEN_NULL_POINTER;
-    if (!args->mu_w) return CELLGEN_NULL_POINTER;
-    if (!args->mu_a) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_0) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->w_b) return CELLGEN_NULL_POINTER;
-    if (!args->a_0) return CELLGEN_NULL_POINTER;
-    if (!args->a_a) return CELLGEN_NULL_POINTER;
-    if (!args->a_b) return CELLGEN_NULL_POINTER;
-    if (!args->xi) return CELLGEN_NULL_POINTER;
-    if (!args->alpha) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_shift_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_low_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_removed) return CELLGEN_NULL_POINTER;
-    if (!args->d_kept) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_w_w_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_sigmoid_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_a_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_sum_xi_k) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->x_shift_prev || !args->s_prev || !args->mu_r || !args->mu_k || !args->mu_v
+        || !args->mu_w || !args->mu_a || !args->w_r || !args->w_k || !args->w_v || !args->w_0 || !args->w_a
+        || !args->w_b || !args->a_0 || !args->a_a || !args->a_b || !args->xi || !args->alpha || !args->s
+        || !args->d_x || !args->d_x_shift_prev || !args->d_s_prev || !args->d_r || !args->d_k || !args->d_v
+        || !args->d_low_a || !args->d_removed || !args->d_kept || !args->d_x_x_shift_prev_mu_r
+        || !args->d_x_x_shift_prev_mu_k || !args->d_x_x_shift_prev_mu_v || !args->d_x_x_shift_prev_mu_w
+        || !args->d_x_x_shift_prev_mu_w_w_a || !args->d_sigmoid_pre || !args->d_x_x_shift_prev_mu_a
+        || !args->d_a_pre || !args->d_sum_xi_k)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(rwkv7_backward_workspace_size)(nB, nH, nN, nD, nK, nR);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -991,7 +934,6 @@ int CELLGEN_NAME(rwkv7_backward)(int64_t nB, int64_t nH, int64_t nN, int64_t nD,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -999,12 +941,7 @@ int CELLGEN_NAME(rwkv7_backward)(int64_t nB, int64_t nH, int64_t nN, int64_t nD,
 
 int64_t CELLGEN_NAME(rwkv7_weight_gradients_workspace_size)(int64_t nB, int64_t nH, int64_t nN, int64_t nD, int64_t nK, int64_t nR)
 {
-    (void)nB;
-    (void)nH;
-    (void)nN;
-    (void)nD;
-    (void)nK;
-    (void)nR;
+    (void)nB, (void)nH, (void)nN, (void)nD, (void)nK, (void)nR;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * (nK * nN))
@@ -1024,41 +961,14 @@ int CELLGEN_NAME(rwkv7_weight_gradients)(int64_t nB, int64_t nH, int64_t nN, int
     const CELLGEN_NAME(rwkv7_weight_gradients_args) *args)
 {
     if (nB < 0 || nH < 0 || nN < 0 || nD < 0 || nK < 0 || nR < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->x_shift_prev) return CELLGEN_NULL_POINTER;
-    if (!args->mu_r) return CELLGEN_NULL_POINTER;
-    if (!args->mu_k) return CELLGEN_NULL_POINTER;
-    if (!args->mu_v) return CELLGEN_NULL_POINTER;
-    if (!args->mu_w) return CELLGEN_NULL_POINTER;
-    if (!args->mu_a) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->a_0) return CELLGEN_NULL_POINTER;
-    if (!args->a_a) return CELLGEN_NULL_POINTER;
-    if (!args->a_b) return CELLGEN_NULL_POINTER;
-    if (!args->xi) return CELLGEN_NULL_POINTER;
-    if (!args->d_kept) return CELLGEN_NULL_POINTER;
-    if (!args->d_removed) return CELLGEN_NULL_POINTER;
-    if (!args->d_sum_xi_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_a_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_low_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_sigmoid_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_w_w_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_x_shift_prev_mu_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_mu_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_mu_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_mu_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_mu_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_mu_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_0) return CELLGEN_NULL_POINTER;
-    if (!args->d_a_0) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->x_shift_prev || !args->mu_r || !args->mu_k || !args->mu_v || !args->mu_w
+        || !args->mu_a || !args->w_k || !args->w_a || !args->a_0 || !args->a_a || !args->a_b || !args->xi
+        || !args->d_kept || !args->d_removed || !args->d_sum_xi_k || !args->d_a_pre || !args->d_low_a
+        || !args->d_x_x_shift_prev_mu_a || !args->d_sigmoid_pre || !args->d_x_x_shift_prev_mu_w_w_a
+        || !args->d_x_x_shift_prev_mu_w || !args->d_v || !args->d_x_x_shift_prev_mu_v || !args->d_k
+        || !args->d_x_x_shift_prev_mu_k || !args->d_r || !args->d_x_x_shift_prev_mu_r || !args->d_mu_r
+        || !args->d_mu_k || !args->d_mu_v || !args->d_mu_w || !args->d_mu_a || !args->d_w_0 || !args->d_a_0)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(rwkv7_weight_gradients_workspace_size)(nB, nH, nN, nD, nK, nR);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -1313,7 +1223,6 @@ int CELLGEN_NAME(rwkv7_weight_gradients)(int64_t nB, int64_t nH, int64_t nN, int
             }
         }
     }
-
 
     return CELLGEN_OK;
 }

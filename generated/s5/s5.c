@@ -39,9 +39,7 @@
 
 int64_t CELLGEN_NAME(s5_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nP)
 {
-    (void)nB;
-    (void)nI;
-    (void)nP;
+    (void)nB, (void)nI, (void)nP;
     return CELLGEN_BYTES(nP)
          + CELLGEN_BYTES(nP)
          + CELLGEN_BYTES(nP)
@@ -56,20 +54,10 @@ int CELLGEN_NAME(s5_forward)(int64_t nB, int64_t nI, int64_t nP,
     const CELLGEN_NAME(s5_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nP < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_re_prev) return CELLGEN_NULL_POINTER;
-    if (!args->s_im_prev) return CELLGEN_NULL_POINTER;
-    if (!args->l_re) return CELLGEN_NULL_POINTER;
-    if (!args->l_im) return CELLGEN_NULL_POINTER;
-    if (!args->log_step) return CELLGEN_NULL_POINTER;
-    if (!args->b_re) return CELLGEN_NULL_POINTER;
-    if (!args->b_im) return CELLGEN_NULL_POINTER;
-    if (!args->c_re) return CELLGEN_NULL_POINTER;
-    if (!args->c_im) return CELLGEN_NULL_POINTER;
-    if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!args->y) return CELLGEN_NULL_POINTER;
-    if (!args->s_re) return CELLGEN_NULL_POINTER;
-    if (!args->s_im) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_re_prev || !args->s_im_prev || !args->l_re || !args->l_im || !args->log_step
+        || !args->b_re || !args->b_im || !args->c_re || !args->c_im || !args->d || !args->y || !args->s_re
+        || !args->s_im)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(s5_forward_workspace_size)(nB, nI, nP);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -188,7 +176,6 @@ int CELLGEN_NAME(s5_forward)(int64_t nB, int64_t nI, int64_t nP,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -196,9 +183,7 @@ int CELLGEN_NAME(s5_forward)(int64_t nB, int64_t nI, int64_t nP,
 
 int64_t CELLGEN_NAME(s5_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nP)
 {
-    (void)nB;
-    (void)nI;
-    (void)nP;
+    (void)nB, (void)nI, (void)nP;
     return CELLGEN_BYTES(nP)
          + CELLGEN_BYTES(nP)
          + CELLGEN_BYTES(nP)
@@ -213,22 +198,10 @@ int CELLGEN_NAME(s5_backward)(int64_t nB, int64_t nI, int64_t nP,
     const CELLGEN_NAME(s5_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nP < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->l_re) return CELLGEN_NULL_POINTER;
-    if (!args->l_im) return CELLGEN_NULL_POINTER;
-    if (!args->log_step) return CELLGEN_NULL_POINTER;
-    if (!args->b_re) return CELLGEN_NULL_POINTER;
-    if (!args->b_im) return CELLGEN_NULL_POINTER;
-    if (!args->c_re) return CELLGEN_NULL_POINTER;
-    if (!args->c_im) return CELLGEN_NULL_POINTER;
-    if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_re_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_im_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_re_total) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_im_total) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_re_c_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_im_c_im) return CELLGEN_NULL_POINTER;
+    if (!args->l_re || !args->l_im || !args->log_step || !args->b_re || !args->b_im || !args->c_re
+        || !args->c_im || !args->d || !args->d_s_re_prev || !args->d_s_im_prev || !args->d_u_re || !args->d_u_im
+        || !args->d_s_re_total || !args->d_s_im_total || !args->d_s_re_c_re || !args->d_s_im_c_im)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(s5_backward_workspace_size)(nB, nI, nP);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -382,7 +355,6 @@ int CELLGEN_NAME(s5_backward)(int64_t nB, int64_t nI, int64_t nP,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -390,9 +362,7 @@ int CELLGEN_NAME(s5_backward)(int64_t nB, int64_t nI, int64_t nP,
 
 int64_t CELLGEN_NAME(s5_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nP)
 {
-    (void)nB;
-    (void)nI;
-    (void)nP;
+    (void)nB, (void)nI, (void)nP;
     return CELLGEN_BYTES(nP)
          + CELLGEN_BYTES(nP)
          + CELLGEN_BYTES(nP)
@@ -418,25 +388,11 @@ int CELLGEN_NAME(s5_weight_gradients)(int64_t nB, int64_t nI, int64_t nP,
     const CELLGEN_NAME(s5_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nP < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_re_prev) return CELLGEN_NULL_POINTER;
-    if (!args->s_im_prev) return CELLGEN_NULL_POINTER;
-    if (!args->l_re) return CELLGEN_NULL_POINTER;
-    if (!args->l_im) return CELLGEN_NULL_POINTER;
-    if (!args->log_step) return CELLGEN_NULL_POINTER;
-    if (!args->b_re) return CELLGEN_NULL_POINTER;
-    if (!args->b_im) return CELLGEN_NULL_POINTER;
-    if (!args->s_re) return CELLGEN_NULL_POINTER;
-    if (!args->s_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_im_c_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_re_c_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_im_total) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_re_total) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_l_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_l_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_log_step) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_re_prev || !args->s_im_prev || !args->l_re || !args->l_im || !args->log_step
+        || !args->b_re || !args->b_im || !args->s_re || !args->s_im || !args->d_s_im_c_im || !args->d_s_re_c_re
+        || !args->d_s_im_total || !args->d_s_re_total || !args->d_u_im || !args->d_u_re || !args->d_l_re
+        || !args->d_l_im || !args->d_log_step)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(s5_weight_gradients_workspace_size)(nB, nI, nP);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -717,7 +673,6 @@ int CELLGEN_NAME(s5_weight_gradients)(int64_t nB, int64_t nI, int64_t nP,
             d_l_re_row[unit] = d_exp_l_re * exp_l_re;
         }
     }
-
 
     return CELLGEN_OK;
 }

@@ -35,9 +35,7 @@
 
 int64_t CELLGEN_NAME(slstm_exp_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -48,27 +46,10 @@ int CELLGEN_NAME(slstm_exp_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(slstm_exp_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->n_prev) return CELLGEN_NULL_POINTER;
-    if (!args->m_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_z) return CELLGEN_NULL_POINTER;
-    if (!args->r_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->r_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->r_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->r_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->n) return CELLGEN_NULL_POINTER;
-    if (!args->m) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->n_prev || !args->m_prev || !args->w_z
+        || !args->r_z || !args->b_z || !args->w_i || !args->r_i || !args->b_i || !args->w_f || !args->r_f
+        || !args->b_f || !args->w_o || !args->r_o || !args->b_o || !args->h || !args->c || !args->n || !args->m)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(slstm_exp_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -165,7 +146,6 @@ int CELLGEN_NAME(slstm_exp_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -173,9 +153,7 @@ int CELLGEN_NAME(slstm_exp_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(slstm_exp_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -188,31 +166,11 @@ int CELLGEN_NAME(slstm_exp_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(slstm_exp_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->n_prev) return CELLGEN_NULL_POINTER;
-    if (!args->m_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_z) return CELLGEN_NULL_POINTER;
-    if (!args->r_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->w_i) return CELLGEN_NULL_POINTER;
-    if (!args->r_i) return CELLGEN_NULL_POINTER;
-    if (!args->b_i) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->r_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_o) return CELLGEN_NULL_POINTER;
-    if (!args->r_o) return CELLGEN_NULL_POINTER;
-    if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->n) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_n_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_m_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->c_prev || !args->n_prev || !args->m_prev || !args->w_z
+        || !args->r_z || !args->b_z || !args->w_i || !args->r_i || !args->b_i || !args->w_f || !args->r_f
+        || !args->b_f || !args->w_o || !args->r_o || !args->b_o || !args->c || !args->n || !args->d_c_prev
+        || !args->d_n_prev || !args->d_m_prev || !args->d_i_bar || !args->d_z_pre || !args->d_o_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(slstm_exp_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -394,7 +352,6 @@ int CELLGEN_NAME(slstm_exp_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* d_x += d_z_pre @ w_z.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_z_pre, nH, args->w_z, nH, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -404,16 +361,9 @@ int CELLGEN_NAME(slstm_exp_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(slstm_exp_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_m_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_i_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_o) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->d_m_prev || !args->d_o_pre || !args->d_i_bar || !args->d_z_pre
+        || !args->d_b_z || !args->d_b_i || !args->d_b_f || !args->d_b_o)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b_o = sum(d_o_pre -> (H,))
      * d_b_f = sum(d_m_prev -> (H,))
@@ -470,7 +420,6 @@ int CELLGEN_NAME(slstm_exp_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_w_z = x.T @ d_z_pre */
     if (args->d_w_z) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_z_pre, nH, args->d_w_z, nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -28,8 +28,7 @@
 
 int64_t CELLGEN_NAME(sru_forward_workspace_size)(int64_t nB, int64_t nH)
 {
-    (void)nB;
-    (void)nH;
+    (void)nB, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH);
@@ -39,17 +38,9 @@ int CELLGEN_NAME(sru_forward)(int64_t nB, int64_t nH,
     const CELLGEN_NAME(sru_forward_args) *args)
 {
     if (nB < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->v_f) return CELLGEN_NULL_POINTER;
-    if (!args->v_r) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_r) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->c_prev || !args->w || !args->w_f || !args->w_r || !args->v_f || !args->v_r
+        || !args->b_f || !args->b_r || !args->h || !args->c)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(sru_forward_workspace_size)(nB, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -107,7 +98,6 @@ int CELLGEN_NAME(sru_forward)(int64_t nB, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -115,8 +105,7 @@ int CELLGEN_NAME(sru_forward)(int64_t nB, int64_t nH,
 
 int64_t CELLGEN_NAME(sru_backward_workspace_size)(int64_t nB, int64_t nH)
 {
-    (void)nB;
-    (void)nH;
+    (void)nB, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -130,20 +119,10 @@ int CELLGEN_NAME(sru_backward)(int64_t nB, int64_t nH,
     const CELLGEN_NAME(sru_backward_args) *args)
 {
     if (nB < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->v_f) return CELLGEN_NULL_POINTER;
-    if (!args->v_r) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_r) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->c_prev || !args->w || !args->w_f || !args->w_r || !args->v_f || !args->v_r
+        || !args->b_f || !args->b_r || !args->c || !args->d_c_prev || !args->d_f_pre || !args->d_r_pre
+        || !args->d_x_w)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(sru_backward_workspace_size)(nB, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -272,7 +251,6 @@ int CELLGEN_NAME(sru_backward)(int64_t nB, int64_t nH,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -282,15 +260,9 @@ int CELLGEN_NAME(sru_weight_gradients)(int64_t nB, int64_t nH,
     const CELLGEN_NAME(sru_weight_gradients_args) *args)
 {
     if (nB < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_r) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->c_prev || !args->d_x_w || !args->d_r_pre || !args->d_f_pre || !args->d_v_f
+        || !args->d_v_r || !args->d_b_f || !args->d_b_r)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b_r = sum(d_r_pre -> (H,))
      * d_b_f = sum(d_f_pre -> (H,))
@@ -330,7 +302,6 @@ int CELLGEN_NAME(sru_weight_gradients)(int64_t nB, int64_t nH,
 
     /* d_w = x.T @ d_x_w */
     if (args->d_w) cg_gemm_tn(nH, nH, nB, args->x, nH, args->d_x_w, nH, args->d_w, nH, 0);
-
 
     return CELLGEN_OK;
 }

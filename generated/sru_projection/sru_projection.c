@@ -27,9 +27,7 @@
 
 int64_t CELLGEN_NAME(sru_projection_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -40,18 +38,9 @@ int CELLGEN_NAME(sru_projection_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(sru_projection_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_s) return CELLGEN_NULL_POINTER;
-    if (!args->v_f) return CELLGEN_NULL_POINTER;
-    if (!args->v_r) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_r) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->c_prev || !args->w || !args->w_f || !args->w_r || !args->w_s || !args->v_f
+        || !args->v_r || !args->b_f || !args->b_r || !args->h || !args->c)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(sru_projection_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -113,7 +102,6 @@ int CELLGEN_NAME(sru_projection_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -121,9 +109,7 @@ int CELLGEN_NAME(sru_projection_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(sru_projection_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -135,22 +121,10 @@ int CELLGEN_NAME(sru_projection_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(sru_projection_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_s) return CELLGEN_NULL_POINTER;
-    if (!args->v_f) return CELLGEN_NULL_POINTER;
-    if (!args->v_r) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_r) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_s) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->c_prev || !args->w || !args->w_f || !args->w_r || !args->w_s || !args->v_f
+        || !args->v_r || !args->b_f || !args->b_r || !args->c || !args->d_c_prev || !args->d_f_pre
+        || !args->d_r_pre || !args->d_x_w || !args->d_x_w_s)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(sru_projection_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -252,7 +226,6 @@ int CELLGEN_NAME(sru_projection_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* d_x += d_f_pre @ w_f.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -262,16 +235,9 @@ int CELLGEN_NAME(sru_projection_weight_gradients)(int64_t nB, int64_t nI, int64_
     const CELLGEN_NAME(sru_projection_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_s) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_r) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->c_prev || !args->d_x_w_s || !args->d_x_w || !args->d_r_pre || !args->d_f_pre
+        || !args->d_v_f || !args->d_v_r || !args->d_b_f || !args->d_b_r)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b_r = sum(d_r_pre -> (H,))
      * d_b_f = sum(d_f_pre -> (H,))
@@ -314,7 +280,6 @@ int CELLGEN_NAME(sru_projection_weight_gradients)(int64_t nB, int64_t nI, int64_
 
     /* d_w = x.T @ d_x_w */
     if (args->d_w) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_x_w, nH, args->d_w, nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -34,11 +34,7 @@
 
 int64_t CELLGEN_NAME(titans_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * nN)
@@ -66,21 +62,9 @@ int CELLGEN_NAME(titans_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD,
     const CELLGEN_NAME(titans_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->m_prev) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->w_e) return CELLGEN_NULL_POINTER;
-    if (!args->w_t) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->b_e) return CELLGEN_NULL_POINTER;
-    if (!args->b_t) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->m) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->m_prev || !args->s_prev || !args->w_q || !args->w_k || !args->w_v || !args->w_a
+        || !args->w_e || !args->w_t || !args->b_a || !args->b_e || !args->b_t || !args->h || !args->m || !args->s)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(titans_forward_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -343,7 +327,6 @@ int CELLGEN_NAME(titans_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -351,11 +334,7 @@ int CELLGEN_NAME(titans_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD,
 
 int64_t CELLGEN_NAME(titans_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
-    (void)nK;
+    (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * (nK * nN))
          + CELLGEN_BYTES(nB * nN)
@@ -399,27 +378,11 @@ int CELLGEN_NAME(titans_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD
     const CELLGEN_NAME(titans_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->m_prev) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_a) return CELLGEN_NULL_POINTER;
-    if (!args->w_e) return CELLGEN_NULL_POINTER;
-    if (!args->w_t) return CELLGEN_NULL_POINTER;
-    if (!args->b_a) return CELLGEN_NULL_POINTER;
-    if (!args->b_e) return CELLGEN_NULL_POINTER;
-    if (!args->b_t) return CELLGEN_NULL_POINTER;
-    if (!args->m) return CELLGEN_NULL_POINTER;
-    if (!args->d_m_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_q) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_theta_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_eta_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->m_prev || !args->s_prev || !args->w_q || !args->w_k || !args->w_v || !args->w_a
+        || !args->w_e || !args->w_t || !args->b_a || !args->b_e || !args->b_t || !args->m || !args->d_m_prev
+        || !args->d_s_prev || !args->d_x_w_q || !args->d_x_w_k || !args->d_x_w_v || !args->d_theta_pre
+        || !args->d_alpha_pre || !args->d_eta_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(titans_backward_workspace_size)(nB, nI, nN, nD, nK);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -948,7 +911,6 @@ int CELLGEN_NAME(titans_backward)(int64_t nB, int64_t nI, int64_t nN, int64_t nD
     /* d_x += d_x_w_q @ w_q.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nK * nN, args->d_x_w_q, nK * nN, args->w_q, nK * nN, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -958,16 +920,9 @@ int CELLGEN_NAME(titans_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, in
     const CELLGEN_NAME(titans_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0 || nK < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->d_eta_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_theta_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x_w_q) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_e) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_t) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->d_eta_pre || !args->d_alpha_pre || !args->d_theta_pre || !args->d_x_w_v
+        || !args->d_x_w_k || !args->d_x_w_q || !args->d_b_a || !args->d_b_e || !args->d_b_t)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b_t = sum(d_theta_pre -> (N, 1))
      * d_b_e = sum(d_eta_pre -> (N, 1))
@@ -1012,7 +967,6 @@ int CELLGEN_NAME(titans_weight_gradients)(int64_t nB, int64_t nI, int64_t nN, in
 
     /* d_w_q = x.T @ d_x_w_q */
     if (args->d_w_q) cg_gemm_tn(nI, nK * nN, nB, args->x, nI, args->d_x_w_q, nK * nN, args->d_w_q, nK * nN, 0);
-
 
     return CELLGEN_OK;
 }

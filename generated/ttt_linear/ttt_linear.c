@@ -39,10 +39,7 @@
 
 int64_t CELLGEN_NAME(ttt_linear_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
+    (void)nB, (void)nI, (void)nN, (void)nD;
     return CELLGEN_BYTES(nB * (nD * nN))
          + CELLGEN_BYTES(nB * (nD * nN))
          + CELLGEN_BYTES(nB * (nD * nN))
@@ -68,17 +65,9 @@ int CELLGEN_NAME(ttt_linear_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t
     const CELLGEN_NAME(ttt_linear_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_eta) return CELLGEN_NULL_POINTER;
-    if (!args->b_eta) return CELLGEN_NULL_POINTER;
-    if (!args->gamma) return CELLGEN_NULL_POINTER;
-    if (!args->beta) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_q || !args->w_k || !args->w_v || !args->w_eta || !args->b_eta
+        || !args->gamma || !args->beta || !args->h || !args->s)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(ttt_linear_forward_workspace_size)(nB, nI, nN, nD);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -376,7 +365,6 @@ int CELLGEN_NAME(ttt_linear_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -384,10 +372,7 @@ int CELLGEN_NAME(ttt_linear_forward)(int64_t nB, int64_t nI, int64_t nN, int64_t
 
 int64_t CELLGEN_NAME(ttt_linear_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
+    (void)nB, (void)nI, (void)nN, (void)nD;
     return CELLGEN_BYTES(nB * (nD * nN))
          + CELLGEN_BYTES(nB * (nD * nN))
          + CELLGEN_BYTES(nB * (nD * nN))
@@ -435,22 +420,10 @@ int CELLGEN_NAME(ttt_linear_backward)(int64_t nB, int64_t nI, int64_t nN, int64_
     const CELLGEN_NAME(ttt_linear_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->w_eta) return CELLGEN_NULL_POINTER;
-    if (!args->b_eta) return CELLGEN_NULL_POINTER;
-    if (!args->gamma) return CELLGEN_NULL_POINTER;
-    if (!args->beta) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_q) return CELLGEN_NULL_POINTER;
-    if (!args->d_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_e) return CELLGEN_NULL_POINTER;
-    if (!args->d_eta_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_q || !args->w_k || !args->w_v || !args->w_eta || !args->b_eta
+        || !args->gamma || !args->beta || !args->s || !args->d_s_prev || !args->d_q || !args->d_k || !args->d_v
+        || !args->d_e || !args->d_eta_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(ttt_linear_backward_workspace_size)(nB, nI, nN, nD);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -1053,7 +1026,6 @@ int CELLGEN_NAME(ttt_linear_backward)(int64_t nB, int64_t nI, int64_t nN, int64_
     /* d_x += d_q @ w_q.T */
     if (args->d_x) cg_gemm_nt(nB, nI, nD * nN, args->d_q, nD * nN, args->w_q, nD * nN, args->d_x, nI, 1);
 
-
     return CELLGEN_OK;
 }
 
@@ -1061,10 +1033,7 @@ int CELLGEN_NAME(ttt_linear_backward)(int64_t nB, int64_t nI, int64_t nN, int64_
 
 int64_t CELLGEN_NAME(ttt_linear_weight_gradients_workspace_size)(int64_t nB, int64_t nI, int64_t nN, int64_t nD)
 {
-    (void)nB;
-    (void)nI;
-    (void)nN;
-    (void)nD;
+    (void)nB, (void)nI, (void)nN, (void)nD;
     return CELLGEN_BYTES(nB * (nD * nN))
          + CELLGEN_BYTES(nB * (nD * nN))
          + CELLGEN_BYTES(nB * (nD * nN))
@@ -1084,19 +1053,9 @@ int CELLGEN_NAME(ttt_linear_weight_gradients)(int64_t nB, int64_t nI, int64_t nN
     const CELLGEN_NAME(ttt_linear_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nN < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->s_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_q) return CELLGEN_NULL_POINTER;
-    if (!args->w_k) return CELLGEN_NULL_POINTER;
-    if (!args->w_v) return CELLGEN_NULL_POINTER;
-    if (!args->gamma) return CELLGEN_NULL_POINTER;
-    if (!args->beta) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->d_e) return CELLGEN_NULL_POINTER;
-    if (!args->d_eta_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_q) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->s_prev || !args->w_q || !args->w_k || !args->w_v || !args->gamma || !args->beta
+        || !args->s || !args->d_e || !args->d_eta_pre || !args->d_v || !args->d_k || !args->d_q)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(ttt_linear_weight_gradients_workspace_size)(nB, nI, nN, nD);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -1338,7 +1297,6 @@ int CELLGEN_NAME(ttt_linear_weight_gradients)(int64_t nB, int64_t nI, int64_t nN
             }
         }
     }
-
 
     return CELLGEN_OK;
 }

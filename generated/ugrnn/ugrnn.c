@@ -26,9 +26,7 @@
 
 int64_t CELLGEN_NAME(ugrnn_forward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH);
 }
@@ -37,15 +35,9 @@ int CELLGEN_NAME(ugrnn_forward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(ugrnn_forward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->u_c) return CELLGEN_NULL_POINTER;
-    if (!args->b_c) return CELLGEN_NULL_POINTER;
-    if (!args->w_g) return CELLGEN_NULL_POINTER;
-    if (!args->u_g) return CELLGEN_NULL_POINTER;
-    if (!args->b_g) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_c || !args->u_c || !args->b_c || !args->w_g || !args->u_g
+        || !args->b_g || !args->h)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(ugrnn_forward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -91,7 +83,6 @@ int CELLGEN_NAME(ugrnn_forward)(int64_t nB, int64_t nI, int64_t nH,
         }
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -99,9 +90,7 @@ int CELLGEN_NAME(ugrnn_forward)(int64_t nB, int64_t nI, int64_t nH,
 
 int64_t CELLGEN_NAME(ugrnn_backward_workspace_size)(int64_t nB, int64_t nI, int64_t nH)
 {
-    (void)nB;
-    (void)nI;
-    (void)nH;
+    (void)nB, (void)nI, (void)nH;
     return CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -113,16 +102,9 @@ int CELLGEN_NAME(ugrnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(ugrnn_backward_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->u_c) return CELLGEN_NULL_POINTER;
-    if (!args->b_c) return CELLGEN_NULL_POINTER;
-    if (!args->w_g) return CELLGEN_NULL_POINTER;
-    if (!args->u_g) return CELLGEN_NULL_POINTER;
-    if (!args->b_g) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_g_pre) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->w_c || !args->u_c || !args->b_c || !args->w_g || !args->u_g
+        || !args->b_g || !args->d_c_pre || !args->d_g_pre)
+        return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(ugrnn_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -217,7 +199,6 @@ int CELLGEN_NAME(ugrnn_backward)(int64_t nB, int64_t nI, int64_t nH,
 
     }
 
-
     return CELLGEN_OK;
 }
 
@@ -227,12 +208,8 @@ int CELLGEN_NAME(ugrnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(ugrnn_weight_gradients_args) *args)
 {
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_g_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_g) return CELLGEN_NULL_POINTER;
+    if (!args->x || !args->h_prev || !args->d_g_pre || !args->d_c_pre || !args->d_b_c || !args->d_b_g)
+        return CELLGEN_NULL_POINTER;
 
     /* d_b_g = sum(d_g_pre -> (H,))
      * d_b_c = sum(d_c_pre -> (H,)) */
@@ -265,7 +242,6 @@ int CELLGEN_NAME(ugrnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_w_c = x.T @ d_c_pre */
     if (args->d_w_c) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_c_pre, nH, args->d_w_c, nH, 0);
-
 
     return CELLGEN_OK;
 }

@@ -93,6 +93,13 @@ def test_every_shipped_cell_and_no_other_is_committed() -> None:
     assert set(api.shipped_names()) == {cell.definition.name for cell in SHIPPED}
 
 
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+def test_what_a_person_reads_of_a_cell_is_no_longer_than_600_lines(name: str) -> None:
+    """Its C; what is a table stands in a file of its own."""
+    text = (generated_folder() / name / f"{name}.c").read_text()
+    assert text.count("\n") <= 600
+
+
 @pytest.mark.parametrize(
     "chosen",
     [

@@ -27,6 +27,7 @@ from cellgen.targets.c.loops import (
     routine_call,
 )
 from cellgen.targets.c.matrix_products import product_lines, value_of
+from cellgen.targets.c.tables import joined
 from cellgen.targets.c_expressions import c_axis, c_factor
 
 
@@ -62,7 +63,7 @@ class FunctionContext:
     text: str
     parameters: str
     dims: list[str]
-    required: list[str]
+    missing: list[str]
     buffers: list[tuple[str, str, str]]
     sizes: list[str]
     zeros: str
@@ -83,13 +84,14 @@ def step_function(
         for argument in signature.struct_members
         if not argument.is_scalar and not argument.optional
     ]
+    required += [result.name for result in signature.results if not result.optional]
     zeros = c_axis(function.zeros) if function.zeros is not None else ""
     return FunctionContext(
         stem=f"{interface.name}_{function.name}",
         text=signature.text,
         parameters=", ".join(f"int64_t {c_dim(dim)}" for dim in signature.dims),
         dims=[c_dim(dim) for dim in signature.dims],
-        required=[*required, *(result.name for result in signature.results if not result.optional)],
+        missing=joined([f"!args->{c_member(name)}" for name in required], " || "),
         buffers=[(writer.memory[b], _count(b), format_shape(b.shape)) for b in workspace],
         sizes=[_count(buffer) for buffer in workspace] + ([zeros] if zeros else []),
         zeros=zeros,
