@@ -32,6 +32,7 @@ NEEDS = {"torch", "jax", "keras", "flax", "equinox", "onnx", "onnxruntime", "ten
 
 def _case(page: str) -> object:
     marks = [pytest.mark.slow] if page in SLOW else []
+    marks += [] if documents.imported(page) & NEEDS else [pytest.mark.of_numpy]
     return pytest.param(page, marks=marks, id=page)
 
 

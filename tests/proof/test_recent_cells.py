@@ -154,15 +154,20 @@ def agrees_embedded(cell: type[Cell], folder: Path) -> None:
 
 CHEAP: tuple[Callable[[type[Cell], Path], None], ...] = (
     *(has_its_paper, is_short, has_a_reference_written_by_hand, agrees_in_c, has_a_page),
-    *(has_chunks_or_a_reason, agrees_in_onnxruntime),
+    has_chunks_or_a_reason,
 )
-DEAR = (agrees_on_cuda, agrees_in_chunks, agrees_embedded)
+BY_BRIDGES = (agrees_in_onnxruntime, agrees_in_chunks)
+DEAR = (agrees_on_cuda, agrees_embedded)
 
 
 @pytest.mark.parametrize("name", RECENT)
 @pytest.mark.parametrize(
     "claim",
-    [*CHEAP, *(pytest.param(claim, marks=pytest.mark.slow) for claim in DEAR)],
+    [
+        *(pytest.param(claim, marks=pytest.mark.of_numpy) for claim in CHEAP),
+        *BY_BRIDGES,
+        *(pytest.param(c, marks=[pytest.mark.slow, pytest.mark.of_numpy]) for c in DEAR),
+    ],
     ids=lambda claim: claim.__name__,
 )
 def test_every_recent_cell(
