@@ -16,6 +16,7 @@ from cellgen.cells.gru_dropout import GRUDropout
 from cellgen.runtime.imports import whole_imports
 from cellgen.views.find import find_one
 from tests.conftest import Attend
+from tests.cover import each_time
 
 PACKAGE = """
 import subprocess
@@ -84,7 +85,10 @@ def test_the_cells_that_ship_are_there_without_an_import_of_their_own() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("show", "lstm"), ("check", "elman"), ("build", "my_cell.py"), ("check", "my_cell.py")],
+    each_time(
+        (("show", "lstm"), ("check", "my_cell.py")),
+        (("show", "lstm"), ("check", "elman"), ("build", "my_cell.py"), ("check", "my_cell.py")),
+    ),
     ids=" ".join,
 )
 def test_who_asks_for_one_cell_does_not_wait_for_all(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -153,6 +154,7 @@ CASES: dict[str, Callable[[Problem], object]] = {
     "third derivatives": third,
     "checkpoint of Hessian-vector products": remade,
 }
+SAMPLED = ("gru", 1), ("delta_net", 2)
 STATED = ("alif", "izhikevich", "lif", "phased_lstm")
 """Cells whose derivatives are stated, or that have steps: differences tell another story."""
 QUICK = ("grad", "Hessian-vector product", "per-sample gradients")
@@ -203,8 +205,13 @@ def test_rows_of_a_batch_of_calls_are_rows_of_one_call() -> None:
     close(jax.vmap(run)(many).h, jnp.stack([run(x).h for x in many]))
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("name", ["gru", pytest.param("lstm", marks=pytest.mark.slow), "delta_net"])
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        pytest.param(*case, marks=() if case in SAMPLED else pytest.mark.slow)
+        for case in product(("gru", "lstm", "delta_net"), (1, 2))
+    ],
+)
 def test_per_sample_gradients_are_one_call(name: str, rows: int) -> None:
     cell, arrays = function(name), given(name=name, B=3 * rows)
     axes = {i.name: i.shape.index("B") for i in cell.layout.theta if "B" in i.shape}

@@ -15,6 +15,7 @@ from cellgen.cells import LSTM, SHIPPED, Elman, MinGRU
 from cellgen.cli import gallery
 from cellgen.cli.commands import app
 from cellgen.errors import BuildError, DerivationError, UsageError
+from tests.cover import each_of, of_equations
 
 FOLDER = Path(__file__).parents[2] / "docs" / "gallery"
 """Where pages stand, so that their links lead to the declarations."""
@@ -31,7 +32,7 @@ def page(cell: type[Cell]) -> str:
     return gallery.page(cell, results())[f"{cell.definition.name}.md"]
 
 
-@pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
+@pytest.mark.parametrize("cell", each_of(of_equations))
 def test_every_cell_has_a_page_whose_links_lead_somewhere(cell):
     name, text = cell.definition.name, page(cell)
     assert text.startswith(f"# {cell.definition.class_name}\n")

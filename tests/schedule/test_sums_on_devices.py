@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import pytest
 from sympy import Expr, Mul
 
 from cellgen.cells import SHIPPED
@@ -32,6 +33,7 @@ def terms(kernel: LoopKernel, loop: DeviceLoop) -> int:
     return int(Mul(*summed[:-1])) * -(-summed[-1] // LANES)
 
 
+@pytest.mark.slow
 def test_no_thread_adds_up_a_row_alone() -> None:
     """Threads of a warp share what is added up along one axis or two. The longest that is left is a
     sum over both axes of a memory, 64 x 64 terms by 32 threads; in a launch of all steps, 16."""

@@ -18,6 +18,7 @@ from cellgen.program.chunks import form_over_time
 from cellgen.program.chunks.programs import chunk_programs
 from cellgen.targets.triton.expressions import functions_of, triton_expression
 from cellgen.targets.triton.rows import RowWork
+from tests.cover import each_of, of_equations
 
 OVER_TIME = [
     cell
@@ -46,7 +47,7 @@ def test_every_pointwise_row_is_spelled_or_refused_with_a_reason(name: str) -> N
     assert {*SPELLINGS, *REFUSED} == set(POINTWISE)
 
 
-@pytest.mark.parametrize("cell", OVER_TIME, ids=lambda cell: cell.definition.name)
+@pytest.mark.parametrize("cell", each_of(of_equations, OVER_TIME))
 def test_a_cell_with_a_form_over_time_is_a_module_of_kernels_and_a_plan(
     cell: type[cellgen.Cell],
 ) -> None:

@@ -21,6 +21,7 @@ import cellgen.torch  # noqa: E402
 from cellgen.frameworks.shown import ON_TENSORS  # noqa: E402
 from cellgen.runtime.numbers import as_numbers  # noqa: E402
 from cellgen.torch import schemas  # noqa: E402
+from tests.cover import each_time  # noqa: E402
 from tests.torch.drawn import drawn, function  # noqa: E402
 
 pytestmark = [
@@ -62,7 +63,9 @@ def gradients(model: torch.nn.Module, run: torch.nn.Module, x: torch.Tensor) -> 
     return [parameter.grad.clone() for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize("name", ["gru", "lstm", "slstm_heads", "lif"])
+@pytest.mark.parametrize(
+    "name", each_time(("gru", "slstm_heads"), ("gru", "lstm", "slstm_heads", "lif"))
+)
 def test_opcheck(name: str) -> None:
     cell = function(name)
     theta = [*drawn(cell).values()]
