@@ -94,6 +94,27 @@ PARTS = (
         needs="torch",
     ),
     Part(
+        "stay: products right",
+        "are sums of three parts as near as float32, and TF32 as near as it may be",
+        (
+            *("device_stay.py", "prove", "--cells", "lstm,gru", "--dtypes", "float32"),
+            *("--tries", "parts", "tf32"),
+        ),
+        (
+            *("device_stay.py", "prove", "--cells", "elman", "--dtypes", "float32"),
+            *("--tries", "parts", "--emulated"),
+        ),
+    ),
+    Part(
+        "stay: products fast",
+        "do sums of three parts, or TF32, beat float32 by multiply-adds",
+        (
+            *("device_stay.py", "time", "--cells", "lstm,gru", "--tiers", "device,cluster"),
+            *("--dtypes", "float32", "--tries", "none", "parts", "tf32"),
+        ),
+        needs="torch",
+    ),
+    Part(
         "stay: both directions",
         "do two directions at once, in half of the processors each, beat one after the other",
         ("device_stay.py", "both", "--cells", "lstm,gru"),

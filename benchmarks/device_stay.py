@@ -3,13 +3,15 @@
     python benchmarks/device_stay.py prove --cells lstm,gru
     python benchmarks/device_stay.py time --cells lstm --tiers device --dtypes bfloat16,float16
     python benchmarks/device_stay.py time --cells lstm --tiers device --tries none prefetch wide
+    python benchmarks/device_stay.py time --cells lstm --dtypes float32 --tries none parts tf32
+    python benchmarks/device_stay.py prove --cells lstm --dtypes float32 --tries parts
     python benchmarks/device_stay.py both --cells lstm,gru
 
 ``prove`` compares each cell that has such kernels with its C kernels in float64: over the device
 and in clusters, of each of ``DTYPES``, forward and back, launched and as a graph with equal bits.
 ``time`` takes the tiers of a cell at the shapes of lab note 14 in turns, and cuDNN's layer of
 PyTorch in each element type beside them; ``--tries`` compiles the kernels once more with switches
-of ``CELLGEN_CUDA_TRY``. ``both`` takes two directions of a layer, one after the other and at once
+of ``CELLGEN_CUDA_TRY``, or with products of ``CELLGEN_CUDA_PRODUCTS``. ``both`` takes two directions of a layer, one after the other and at once
 in half of the processors each. A line of JSON for each record, as it comes; ends with 1 where one
 is not ok. ``--emulated`` proves on the CPU.
 """
@@ -35,7 +37,7 @@ from cellgen.pipeline import planned
 from cellgen.runtime.device.cuda_abi import ON_UNITS
 from cellgen.runtime.device.kernel import CudaKernel
 from cellgen.runtime.device.model import EMULATED, EMULATED_CAPABILITY
-from cellgen.runtime.device.nvcc import TRY_VARIABLE
+from cellgen.runtime.device.nvcc import PRODUCTS, PRODUCTS_VARIABLE, TRY_VARIABLE
 from cellgen.schedule.device.lower import lower_for_device
 
 FIRST = ("lstm", "gru", "gru_reset_before", "slstm_heads", "lstm_projection", "elman")
@@ -46,6 +48,8 @@ PROVEN = ((3, 4, 5, 12), (6, 33, 9, 40))
 """Steps, rows, inputs, units: two octets and a part of a group; five octets and three groups."""
 UNTRIED = "none"
 """Of ``--tries``: kernels as they are."""
+ROUNDED = 5e-3
+"""What errors TF32 may have: factors lose 2^-12."""
 TIMED = ((512, 16, 1024), (100, 32, 256), (100, 64, 512), (1000, 1, 256))
 """Steps, rows, units: those of lab note 14, and one row."""
 
@@ -67,23 +71,27 @@ def _stays(cell: type) -> bool:
 # --- prove ---------------------------------------------------------------------------------------
 
 
-def prove(names: list[str], *, emulated: bool) -> Iterator[Record]:
+def prove(
+    names: list[str], dtypes: list[str], tries: list[str], *, emulated: bool
+) -> Iterator[Record]:
     """Errors of each cell, tier and element type; what a device does not take is said."""
     shapes = PROVEN[:1] if emulated else PROVEN
-    for name in names:
-        kernel, exact = cellgen.load_cuda(name, emulated=emulated), cellgen.load(name)
+    for name, tried in product(names, tries):
+        kernel, exact = _tried(name, tried, emulated=emulated), cellgen.load(name)
         with _machine(kernel, emulated=emulated):
-            for dtype, tier, shape in product(DTYPES, TIERS, shapes):
+            for dtype, tier, shape in product(dtypes, TIERS, shapes):
                 if dtype != "float32":  # over more steps roundings of some cells grow beyond a bar
                     shape = (min(shape[0], FEW), *shape[1:])
                 record: Record = {"cell": name, "dtype": dtype, "tier": tier, "shape": shape}
+                record |= {} if tried == UNTRIED else {"try": tried}
+                bar = ROUNDED if (dtype, tried) == ("float32", "tf32") else BARS[dtype]
                 try:
                     error = _compare(kernel, exact, dtype, shape, 0, tier, {})
                 except DeviceError as refused:
                     taken = "tier does not run" not in str(refused)
                     yield {**record, "refused": str(refused), **({"ok": False} if taken else {})}
                     continue
-                yield {**record, "error": error, "ok": error <= BARS[dtype]}
+                yield {**record, "error": error, "ok": error <= bar}
 
 
 @contextlib.contextmanager
@@ -120,17 +128,18 @@ def times(
                 yield speed._cudnn(name.upper(), shape, dtype, False, device)
 
 
-def _tried(name: str, tried: str) -> CudaKernel:
+def _tried(name: str, tried: str, *, emulated: bool = False) -> CudaKernel:
     """The kernel of a cell, compiled with what is tried."""
-    kernel = cellgen.load_cuda(name)
+    kernel = cellgen.load_cuda(name, emulated=emulated)
     if tried == UNTRIED:
         return kernel
-    kernel = CudaKernel(kernel.interface, kernel.sources)
-    os.environ[TRY_VARIABLE] = tried
+    kernel = CudaKernel(kernel.interface, kernel.sources, emulated=emulated)
+    variable = PRODUCTS_VARIABLE if tried in PRODUCTS else TRY_VARIABLE
+    os.environ[variable] = tried
     try:
         kernel.build()
     finally:
-        del os.environ[TRY_VARIABLE]
+        del os.environ[variable]
     return kernel
 
 
@@ -197,16 +206,16 @@ def main() -> int:
     parser.add_argument("what", choices=("prove", "time", "both"))
     parser.add_argument("--cells", default="", help="comma-separated; all that stay when left out")
     parser.add_argument("--part", default="1/1", help="of the cells, for example 2/4")
-    parser.add_argument("--dtypes", default=",".join(DTYPES), help="of time and both")
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help="element types")
     parser.add_argument("--tiers", default=",".join(("auto", *TIERS)), help="of time")
-    parser.add_argument("--tries", nargs="+", default=[UNTRIED], help="of time, side by side")
+    parser.add_argument("--tries", nargs="+", default=[UNTRIED], help="side by side")
     parser.add_argument("--emulated", action="store_true", help="prove on the CPU")
     options = parser.parse_args()
     number, count = map(int, options.part.split("/"))
     names = (options.cells.split(",") if options.cells else staying())[number - 1 :: count]
     dtypes = options.dtypes.split(",")
     if options.what == "prove":
-        records = prove(names, emulated=options.emulated)
+        records = prove(names, dtypes, options.tries, emulated=options.emulated)
     elif options.what == "both":
         records = directions(names, dtypes)
     else:

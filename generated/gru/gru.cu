@@ -732,7 +732,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_forward_block)(
 #endif
 #if CELLGEN_PRECISION == 32
 /* Blocks share the units of a layer and take rows through all steps together. */
-template <bool in_cluster>
+template <bool in_cluster, int products>
 __global__ void CELLGEN_TOGETHER_BOUNDS(4)
 CELLGEN_CUDA_NAME(gru_forward_persistent)(
     cellgen_together how,
@@ -757,10 +757,10 @@ CELLGEN_CUDA_NAME(gru_forward_persistent)(
     const int64_t h_step = args->strides[2];
     const int64_t h_row = args->strides[3];
     CELLGEN_DYNAMIC_SHARED(unsigned char, shared);
-    cellgen_layer<store, in_cluster> my(how, nB, 3, shared);
+    cellgen_layer<store, in_cluster, products> my(how, nB, 3, shared);
     const cellgen_tile tile_1 = my.tile(nH);
     cellgen_channel<store> channel_1 = my.channel(h_told, nH);
-    const store *const held_1_1 = my.hold(cg_panel(cg_in(forward_1_weights_2, 3 * nH), 0, nH), 3, nH, 0, nH);
+    const auto *const held_1_1 = my.hold(cg_panel(cg_in(forward_1_weights_2, 3 * nH), 0, nH), 3, nH, 0, nH);
     my.meet();
     for (int group = my.set; group < my.groups; group += how.sets) {
         const int64_t top = (int64_t)group * CELLGEN_GROUP;
@@ -855,7 +855,7 @@ CELLGEN_CUDA_NAME(gru_forward_persistent)(
             const real b_n = next_1.b_n;
             const real c_n = next_1.c_n;
             const real x_w_n = next_1.x_w_n;
-            cellgen_sums<store, 3> sums;
+            cellgen_sums<store, products, 3> sums;
             if (works) {
                 my.receive(channel_1, step, group, tile_1, 0, 1);
             }
@@ -910,21 +910,20 @@ static inline bool CELLGEN_CUDA_NAME(gru_forward_persistent_stays)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)tier, (void)chosen, (void)lacks;
 #if CELLGEN_PRECISION == 32
     if ((nH) < 1) return false; /* nothing to share */
-    const auto weights = [=](int blocks) {
+    const auto weights = [=](int products, int blocks) {
         return (int64_t)0
-            + cellgen_in_lines(cellgen_weight_bytes<store>(3, nH, blocks, nH));
+            + cellgen_in_lines(cellgen_weight_bytes<store>(products, 3, nH, blocks, nH));
     };
-    const auto held = [=](int blocks, int threads, int buffers) {
+    const auto held = [=](int products, int blocks, int threads, int buffers) {
         if (buffers > 1 && !cellgen_all_have(nH, blocks)) return CELLGEN_TOO_MANY_BYTES;
-        return weights(blocks) + cellgen_layer_bytes<store>(3, threads)
+        return weights(products, blocks) + cellgen_layer_bytes<store>(3, threads)
             + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128;
     };
     const cellgen_layer_size layer = {
         nT, nB, 1, (int)cellgen_larger(0, cellgen_octets(nH)), 4, 1, 2,
         (int64_t)(cellgen_factors(nH)) * CELLGEN_GROUP * (int64_t)sizeof(store), (int64_t)1 * (3 * nH * nH)};
     return cellgen_choose_together<store>(
-        tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH, cellgen_by_fragment::resident(3, nH, nH), 2), held, weights, CELLGEN_KERNEL(CELLGEN_CUDA_NAME(gru_forward_persistent)<false>),
-        CELLGEN_KERNEL(CELLGEN_CUDA_NAME(gru_forward_persistent)<true>), chosen, lacks);
+        tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH, cellgen_by_fragment::resident(3, nH, nH), 2), held, weights, CELLGEN_STAYING_KERNELS(CELLGEN_CUDA_NAME(gru_forward_persistent)), chosen, lacks);
 #else
     return false;
 #endif
@@ -1045,9 +1044,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_forward)(
     if (stays) { /* blocks take rows through all steps together */
         cg_empty_channel(&run, nT + 1, nB, 1, nH, h_told);
         if (together.cluster > 1)
-            CELLGEN_LAUNCH_IN_CLUSTER(&run, (CELLGEN_CUDA_NAME(gru_forward_persistent)<true>), together, nT, nB, nI, nH, *args, guarded, step_validity, step_resets, h_prev_before, forward_1_sums, forward_1_weights_2, h_told);
+            CELLGEN_BY_PRODUCTS(CELLGEN_LAUNCH_IN_CLUSTER, &run, CELLGEN_CUDA_NAME(gru_forward_persistent), true, together, nT, nB, nI, nH, *args, guarded, step_validity, step_resets, h_prev_before, forward_1_sums, forward_1_weights_2, h_told);
         else
-            CELLGEN_LAUNCH_TOGETHER(&run, (CELLGEN_CUDA_NAME(gru_forward_persistent)<false>), together, nT, nB, nI, nH, *args, guarded, step_validity, step_resets, h_prev_before, forward_1_sums, forward_1_weights_2, h_told);
+            CELLGEN_BY_PRODUCTS(CELLGEN_LAUNCH_TOGETHER, &run, CELLGEN_CUDA_NAME(gru_forward_persistent), false, together, nT, nB, nI, nH, *args, guarded, step_validity, step_resets, h_prev_before, forward_1_sums, forward_1_weights_2, h_told);
         if (!cellgen_asks_to_stay(args->tier)) stays = !cellgen_was_refused(&run);
     }
     #else
@@ -1325,7 +1324,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_block)(
 #endif
 #if CELLGEN_PRECISION == 32
 /* Blocks share the units of a layer and take rows through all steps together. */
-template <bool in_cluster>
+template <bool in_cluster, int products>
 __global__ void CELLGEN_TOGETHER_BOUNDS(4)
 CELLGEN_CUDA_NAME(gru_reverse_persistent)(
     cellgen_together how,
@@ -1357,14 +1356,14 @@ CELLGEN_CUDA_NAME(gru_reverse_persistent)(
     const int64_t d_h_step = args->strides[4];
     const int64_t d_h_row = args->strides[5];
     CELLGEN_DYNAMIC_SHARED(unsigned char, shared);
-    cellgen_layer<store, in_cluster> my(how, nB, 1, shared);
+    cellgen_layer<store, in_cluster, products> my(how, nB, 1, shared);
     const cellgen_tile tile_1 = my.tile(nH);
     cellgen_channel<store> channel_1 = my.channel(d_s_told, nH);
     cellgen_channel<store> channel_2 = my.channel(d_r_bar_told, nH);
     cellgen_channel<store> channel_3 = my.channel(d_z_bar_told, nH);
-    const store *const held_2_1 = my.hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, 0, nH);
-    const store *const held_2_2 = my.hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, nH, nH);
-    const store *const held_2_3 = my.hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, 2 * nH, nH);
+    const auto *const held_2_1 = my.hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, 0, nH);
+    const auto *const held_2_2 = my.hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, nH, nH);
+    const auto *const held_2_3 = my.hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, 2 * nH, nH);
     my.meet();
     struct ahead_1 { real d_h, h_prev, z, r, s, n; };
     const auto read_1 = [&](int64_t step, int group) {
@@ -1471,7 +1470,7 @@ CELLGEN_CUDA_NAME(gru_reverse_persistent)(
             const bool owns = tile_1.owns && tile_1.row < rows;
             const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
             const int64_t unit = tile_1.last;
-            cellgen_sums<store, 1> sums;
+            cellgen_sums<store, products, 1> sums;
             if (works) {
                 my.receive(channel_1, step, group, tile_1, 0, 3);
                 my.receive(channel_2, step, group, tile_1, 1, 3);
@@ -1519,15 +1518,15 @@ static inline bool CELLGEN_CUDA_NAME(gru_reverse_persistent_stays)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)tier, (void)chosen, (void)lacks;
 #if CELLGEN_PRECISION == 32
     if ((nH) < 1) return false; /* nothing to share */
-    const auto weights = [=](int blocks) {
+    const auto weights = [=](int products, int blocks) {
         return (int64_t)0
-            + cellgen_in_lines(cellgen_weight_bytes<store>(1, nH, blocks, nH))
-            + cellgen_in_lines(cellgen_weight_bytes<store>(1, nH, blocks, nH))
-            + cellgen_in_lines(cellgen_weight_bytes<store>(1, nH, blocks, nH));
+            + cellgen_in_lines(cellgen_weight_bytes<store>(products, 1, nH, blocks, nH))
+            + cellgen_in_lines(cellgen_weight_bytes<store>(products, 1, nH, blocks, nH))
+            + cellgen_in_lines(cellgen_weight_bytes<store>(products, 1, nH, blocks, nH));
     };
-    const auto held = [=](int blocks, int threads, int buffers) {
+    const auto held = [=](int products, int blocks, int threads, int buffers) {
         if (buffers > 1 && !cellgen_all_have(nH, blocks)) return CELLGEN_TOO_MANY_BYTES;
-        return weights(blocks) + cellgen_layer_bytes<store>(1, threads)
+        return weights(products, blocks) + cellgen_layer_bytes<store>(1, threads)
             + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128
             + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128
             + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128;
@@ -1536,8 +1535,7 @@ static inline bool CELLGEN_CUDA_NAME(gru_reverse_persistent_stays)(
         nT, nB, 1, (int)cellgen_larger(0, cellgen_octets(nH)), 4, 1, 2,
         (int64_t)(cellgen_factors(nH) + cellgen_factors(nH) + cellgen_factors(nH)) * CELLGEN_GROUP * (int64_t)sizeof(store), (int64_t)1 * (1 * nH * nH + 1 * nH * nH + 1 * nH * nH)};
     return cellgen_choose_together<store>(
-        tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), (3 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, 3 * nH), 2), held, weights, CELLGEN_KERNEL(CELLGEN_CUDA_NAME(gru_reverse_persistent)<false>),
-        CELLGEN_KERNEL(CELLGEN_CUDA_NAME(gru_reverse_persistent)<true>), chosen, lacks);
+        tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), (3 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, 3 * nH), 2), held, weights, CELLGEN_STAYING_KERNELS(CELLGEN_CUDA_NAME(gru_reverse_persistent)), chosen, lacks);
 #else
     return false;
 #endif
@@ -1727,9 +1725,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_backward)(
         cg_empty_channel(&run, nT + 1, nB, 1, nH, d_r_bar_told);
         cg_empty_channel(&run, nT + 1, nB, 1, nH, d_z_bar_told);
         if (together.cluster > 1)
-            CELLGEN_LAUNCH_IN_CLUSTER(&run, (CELLGEN_CUDA_NAME(gru_reverse_persistent)<true>), together, nT, nB, nI, nH, *args, guarded, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), step_validity, step_resets, h_prev_before, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1, d_s_told, d_r_bar_told, d_z_bar_told);
+            CELLGEN_BY_PRODUCTS(CELLGEN_LAUNCH_IN_CLUSTER, &run, CELLGEN_CUDA_NAME(gru_reverse_persistent), true, together, nT, nB, nI, nH, *args, guarded, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), step_validity, step_resets, h_prev_before, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1, d_s_told, d_r_bar_told, d_z_bar_told);
         else
-            CELLGEN_LAUNCH_TOGETHER(&run, (CELLGEN_CUDA_NAME(gru_reverse_persistent)<false>), together, nT, nB, nI, nH, *args, guarded, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), step_validity, step_resets, h_prev_before, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1, d_s_told, d_r_bar_told, d_z_bar_told);
+            CELLGEN_BY_PRODUCTS(CELLGEN_LAUNCH_TOGETHER, &run, CELLGEN_CUDA_NAME(gru_reverse_persistent), false, together, nT, nB, nI, nH, *args, guarded, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), step_validity, step_resets, h_prev_before, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1, d_s_told, d_r_bar_told, d_z_bar_told);
         if (guarded) cg_leave_out(&run, nT * nB, (4 * nH), adjoints, step_validity);
         if (!cellgen_asks_to_stay(args->tier)) stays = !cellgen_was_refused(&run);
     }

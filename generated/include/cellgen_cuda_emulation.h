@@ -254,7 +254,7 @@ class cellgen_emulator {
         return theirs;
     }
 
-    /* c += a b of a warp, as mma.sync.aligned.m16n8k16.row.col.f32 has it of fragments of a type: lanes put
+    /* c += a b of a warp, as mma.sync.aligned.row.col.f32 has it of m16n8k16 of 2-byte types, of m16n8k8 of float: lanes put
      * their fragments down, each gathers the rows of a and the columns of b that its sums need. The sum is
      * formed in double and rounded once; a device may cut bits off on the way. */
     template <typename E>
@@ -269,11 +269,12 @@ class cellgen_emulator {
         for (unsigned at = 0; at < 4; ++at) {
             const unsigned row = lane() / 4 + at / 2 * 8, column = lane() % 4 * 2 + at % 2;
             double sum = c[at];
-            for (unsigned k = 0; k < 16; ++k) {
-                const unsigned of_a = warp + row % 8 * 4 + k % 8 / 2, of_b = warp + column * 4 + k % 8 / 2;
-                const uint32_t two_a = fragments_[of_a * 6 + row / 8 + k / 8 * 2];
-                const uint32_t two_b = fragments_[of_b * 6 + 4 + k / 8];
-                sum += (double)one_of<E>(two_a, k % 2) * (double)one_of<E>(two_b, k % 2);
+            enum { both = 4 / sizeof(E), lanes = 4 * both }; /* numbers of a register, of four lanes */
+            for (unsigned k = 0; k < 2 * lanes; ++k) {
+                const unsigned of_a = warp + row % 8 * 4 + k % lanes / both, of_b = warp + column * 4 + k % lanes / both;
+                const uint32_t two_a = fragments_[of_a * 6 + row / 8 + k / lanes * 2];
+                const uint32_t two_b = fragments_[of_b * 6 + 4 + k / lanes];
+                sum += (double)one_of<E>(two_a, k % both) * (double)one_of<E>(two_b, k % both);
             }
             c[at] = (float)sum;
         }
@@ -308,8 +309,10 @@ class cellgen_emulator {
     template <typename E> static float one_of(uint32_t two, unsigned upper)
     {
         E value;
-        value.bits = (uint16_t)(upper ? two >> 16 : two);
-        return value.wide();
+        const uint32_t bits = upper ? two >> 16 : two;
+        memcpy(&value, &bits, sizeof value); /* of a little-endian machine */
+        if constexpr (sizeof(E) == 4) return value;
+        else return value.wide();
     }
 
     static unsigned count(dim3 size) { return size.x * size.y * size.z; }

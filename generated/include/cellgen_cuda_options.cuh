@@ -103,11 +103,11 @@ enum { CELLGEN_MASKED_ZERO = 0, CELLGEN_VALID = 1, CELLGEN_MASKED_HOLD = 2 };
 enum { CELLGEN_INITIAL = -1, CELLGEN_ZERO = -2 };
 
 /* validity[step][row], resets[step][row] (whether it starts anew), and, unless NULL, before[step][row];
- * a thread takes a row. */
+ * a thread takes a row. A template, as all kernels of headers: compiled in the image that launches it alone. */
+template <typename flag>
 __global__ void cellgen_fill_tables_of_rows(
-    int64_t one, int64_t rows, int64_t steps, const int64_t *lengths,
-    cellgen_series<const unsigned char> mask, cellgen_series<const unsigned char> reset, int reverse, int hold, unsigned char *validity, unsigned char *resets,
-    int32_t *before)
+    int64_t one, int64_t rows, int64_t steps, const int64_t *lengths, cellgen_series<const flag> mask,
+    cellgen_series<const flag> reset, int reverse, int hold, flag *validity, flag *resets, int32_t *before)
 {
     const int64_t row = CELLGEN_MY_UNIT;
     if (CELLGEN_MY_ROW >= one || row >= rows) return;
@@ -131,7 +131,7 @@ inline void cg_fill_tables(
     int32_t *before)
 {
     const int64_t one = 1;
-    CELLGEN_ELEMENTS(run, cellgen_fill_tables_of_rows, one, rows, steps, lengths, mask, reset, reverse,
+    CELLGEN_ELEMENTS(run, cellgen_fill_tables_of_rows<unsigned char>, one, rows, steps, lengths, mask, reset, reverse,
                      hold, validity, resets, before);
 }
 

@@ -14,7 +14,8 @@
  * Products of 2-byte elements run on matrix units (m16n8k16, sums in float): factors come in blocks of 32,
  * ordered so that lane (g, t) has 8 neighbours of row g, 16 bytes as they lie in a row; the order of
  * factors in a sum is fixed, whatever arrives first. Products of float are fused multiply-adds in
- * ascending order of a thread's share of the factors; shares are added up in order.
+ * ascending order of a thread's share of the factors, or on matrix units where CELLGEN_PRODUCTS names it
+ * (cellgen_persist_products.cuh); shares are added up in order.
  * What no step writes is read a step before it is needed, while blocks wait for each other. */
 #ifndef CELLGEN_PERSIST_CUH
 #define CELLGEN_PERSIST_CUH
@@ -22,6 +23,7 @@
 #include "cellgen_cuda_blocks.cuh"
 #include "cellgen_cuda_options.cuh"
 #include "cellgen_persist_device.cuh"
+#include "cellgen_persist_products.cuh"
 
 /* What no device has timed yet; CELLGEN_CUDA_TRY takes it (nvcc.py), and without it code is as if it were not here. */
 #if defined(CELLGEN_TRY_ENDS) /* a group without a valid row receives and multiplies nothing */
@@ -42,9 +44,9 @@ enum { CELLGEN_MOST_OCTETS = 4 }; /* of a block: its threads then have 128 regis
 #define CELLGEN_TOGETHER_BOUNDS(octets) __launch_bounds__((octets) * CELLGEN_OCTET_THREADS, 1)
 
 /* How a kernel is there: blocks of a layer, heads, sets of blocks that have rows of their own, threads,
- * bytes of shared memory, blocks of a cluster (1: over the device). */
+ * bytes of shared memory, blocks of a cluster (1: over the device), how float is multiplied. */
 struct cellgen_together {
-    int blocks, heads, sets, threads, shared, cluster;
+    int blocks, heads, sets, threads, shared, cluster, products;
 };
 
 inline __host__ __device__ int cellgen_octets(int64_t units)
@@ -97,10 +99,11 @@ template <typename E> inline __host__ __device__ int64_t cellgen_channel_bytes(i
     return (int64_t)cellgen_staged<E>::pieces(cellgen_factors(units)) * 16;
 }
 template <typename E>
-inline __host__ __device__ int64_t cellgen_weight_bytes(int slots, int64_t units, int blocks, int64_t inner)
+inline __host__ __device__ int64_t cellgen_weight_bytes(
+    int products, int slots, int64_t units, int blocks, int64_t inner)
 {
     return (int64_t)cellgen_octets_each(units, blocks) * CELLGEN_OCTET * slots * cellgen_factors(inner)
-        * (int64_t)sizeof(E);
+        * cellgen_held_bytes<E>(products);
 }
 inline __host__ __device__ int64_t cellgen_partial_bytes(int slots, int64_t threads)
 {
@@ -129,7 +132,7 @@ template <typename E> struct cellgen_channel {
     int octets, factors, received, published;
 };
 
-template <typename E, bool in_cluster> struct cellgen_layer {
+template <typename E, bool in_cluster, int products> struct cellgen_layer {
     typedef cellgen_staged<E> staged;
     int blocks, rank, heads, head, set, groups, warp, lane;
     unsigned char *free;
@@ -197,13 +200,46 @@ template <typename E, bool in_cluster> struct cellgen_layer {
     }
 
     /* Put weights of a product into shared memory, those of the factors of one channel: of 2-byte
-     * elements [octet][32 factors][slot][lane][8], of float [octet][factor][unit][slot]. */
-    inline __device__ E *hold(
+     * elements [octet][32 factors][slot][lane][8], of float [octet][factor][unit][slot]; where matrix units
+     * multiply float [octet][32 factors][slot][piece][lane]. */
+    inline __device__ auto hold(
+        cellgen_panel<E> panel, int slots, int64_t units, int64_t first, int64_t inner)
+    {
+        if constexpr (products == CELLGEN_FMA) return hold_numbers(panel, slots, units, first, inner);
+        else return hold_fragments(panel, slots, units, first, inner);
+    }
+    inline __device__ const uint4 *hold_fragments(
+        cellgen_panel<E> panel, int slots, int64_t units, int64_t first, int64_t inner)
+    {
+        typedef cellgen_fragments<products> fragments;
+        const int each = cellgen_octets_each(units, blocks), wide = cellgen_factors(inner) / CELLGEN_FACTORS;
+        uint4 *const held =
+            (uint4 *)(void *)take(cellgen_weight_bytes<E>(products, slots, units, blocks, inner));
+        for (int at = (int)threadIdx.x; at < each * wide * slots * 32; at += (int)blockDim.x) {
+            const int own = at % 32, slot = at / 32 % slots, block = at / 32 / slots;
+            const int unit = (rank * each + block / wide) * CELLGEN_OCTET + own / 4;
+            const int k = block % wide * CELLGEN_FACTORS + own % 4 * 8;
+            float x[8];
+            uint4 pieces[fragments::pieces];
+            CELLGEN_UNROLL
+            for (int i = 0; i < 8; ++i) {
+                x[i] = 0;
+                if (k + i < inner && unit < units)
+                    x[i] = panel.at[(first + k + i) * panel.by_k + slot * panel.by_slot + unit * panel.by_unit];
+            }
+            fragments::split(x, pieces);
+            CELLGEN_UNROLL
+            for (int i = 0; i < fragments::pieces; ++i)
+                held[(at / 32 * fragments::pieces + i) * 32 + own] = pieces[i];
+        }
+        return held;
+    }
+    inline __device__ const E *hold_numbers(
         cellgen_panel<E> panel, int slots, int64_t units, int64_t first, int64_t inner)
     {
         const cellgen_tile own = tile(units);
         const int factors = cellgen_factors(inner);
-        E *const held = (E *)(void *)take(cellgen_weight_bytes<E>(slots, units, blocks, inner));
+        E *const held = (E *)(void *)take(cellgen_weight_bytes<E>(products, slots, units, blocks, inner));
         enum { at_once = sizeof(E) == 2 ? 8 : 4 }; /* 16 bytes */
         const int all = own.each * CELLGEN_OCTET * slots * factors / at_once;
         for (int piece = (int)threadIdx.x; piece < all; piece += (int)blockDim.x) {
@@ -378,8 +414,17 @@ inline __device__ void cellgen_total(
     }
 }
 
+/* The row and unit of a lane's numbers, as matrix units leave them. */
+struct cellgen_place_of_fragment {
+    int lane;
+    inline __device__ int operator()(int at) const
+    {
+        return ((lane >> 2) + at / 2 * 8) * CELLGEN_OCTET + 2 * (lane & 3) + at % 2;
+    }
+};
+
 /* Sums of a product for a unit of a row: of 2-byte elements those that a lane has of a warp's share. */
-template <typename E, int slots> struct cellgen_sums {
+template <typename E, int products, int slots> struct cellgen_sums {
     float own[slots][4];
 
     inline __device__ cellgen_sums()
@@ -403,15 +448,9 @@ template <typename E, int slots> struct cellgen_sums {
             const uint4 low = rows[at], high = rows[at + 32];
             const uint4 *const weights =
                 (const uint4 *)(const void *)held + (octet * blocks + block) * slots * 32 + my.lane;
-            const uint32_t first[4] = {low.x, high.x, low.y, high.y};
-            const uint32_t second[4] = {low.z, high.z, low.w, high.w};
             CELLGEN_UNROLL
-            for (int slot = 0; slot < slots; ++slot) {
-                const uint4 w = weights[slot * 32];
-                const uint32_t ahead[2] = {w.x, w.y}, behind[2] = {w.z, w.w};
-                cellgen_mma<E>(own[slot], first, ahead);
-                cellgen_mma<E>(own[slot], second, behind);
-            }
+            for (int slot = 0; slot < slots; ++slot)
+                cellgen_multiply<E>(own[slot], low, high, weights[slot * 32]);
         }
     }
 
@@ -419,14 +458,68 @@ template <typename E, int slots> struct cellgen_sums {
     template <typename layer>
     inline __device__ void total(const layer &my, const cellgen_tile &tile, float (&sums)[slots]) const
     {
-        cellgen_total(my, tile, own, sums, [&](int at) {
-            return ((my.lane >> 2) + at / 2 * 8) * CELLGEN_OCTET + 2 * (my.lane & 3) + at % 2;
-        });
+        cellgen_total(my, tile, own, sums, cellgen_place_of_fragment{my.lane});
     }
 };
 
-/* Of float, a lane has a unit and four rows of a warp's share. */
-template <int slots> struct cellgen_sums<float, slots> {
+/* Of float on matrix units, as of 2-byte elements: a lane splits what it multiplies. */
+template <int products, int slots> struct cellgen_sums<float, products, slots> {
+    typedef cellgen_fragments<products> fragments;
+    float own[slots][4];
+
+    inline __device__ cellgen_sums()
+    {
+        CELLGEN_UNROLL
+        for (int slot = 0; slot < slots; ++slot)
+            for (int at = 0; at < 4; ++at) own[slot][at] = 0;
+    }
+
+    template <typename layer>
+    inline __device__ void add(
+        const layer &my, const cellgen_channel<float> &from, const uint4 *held, const cellgen_tile &tile)
+    {
+        const int warps = (int)blockDim.x / 32, shares = warps / tile.each;
+        const int octet = my.warp % tile.each, share = my.warp / tile.each;
+        if (octet >= tile.here || share >= shares) return;
+        enum { of_block = slots * fragments::pieces * 32 };
+        const int blocks = from.factors / CELLGEN_FACTORS, begin = blocks * share / shares;
+        const int further = cellgen_staged<float>::at(CELLGEN_OCTET, 0, from.factors);
+        const uint4 *rows = my.rows(from) + cellgen_staged<float>::at(my.lane >> 2, (my.lane & 3) * 2, from.factors);
+        const uint4 *const end = rows + blocks * (share + 1) / shares * 8;
+        const uint4 *weights = held + (octet * blocks + begin) * of_block + my.lane;
+        CELLGEN_NO_UNROLL
+        for (rows += begin * 8; rows < end; rows += 8, weights += of_block) {
+            uint4 low[fragments::pieces], high[fragments::pieces];
+            split(rows, low);
+            split(rows + further, high);
+            CELLGEN_UNROLL
+            for (int slot = 0; slot < slots; ++slot) {
+                uint4 w[fragments::pieces];
+                CELLGEN_UNROLL
+                for (int i = 0; i < fragments::pieces; ++i) w[i] = weights[(slot * fragments::pieces + i) * 32];
+                fragments::add(own[slot], low, high, w);
+            }
+        }
+    }
+
+    /* Eight neighbours of a row. */
+    static inline __device__ void split(const uint4 *from, uint4 (&to)[fragments::pieces])
+    {
+        const uint4 bits[2] = {from[0], from[1]};
+        float x[8];
+        memcpy(x, bits, sizeof bits);
+        fragments::split(x, to);
+    }
+
+    template <typename layer>
+    inline __device__ void total(const layer &my, const cellgen_tile &tile, float (&sums)[slots]) const
+    {
+        cellgen_total(my, tile, own, sums, cellgen_place_of_fragment{my.lane});
+    }
+};
+
+/* Of float by multiply-adds, a lane has a unit and four rows of a warp's share. */
+template <int slots> struct cellgen_sums<float, CELLGEN_FMA, slots> {
     float own[slots][4];
 
     inline __device__ cellgen_sums()

@@ -101,7 +101,7 @@ template <typename E> inline double cellgen_ns_launched(const cellgen_layer_size
         + products * (double)sizeof(E) / CELLGEN_LAUNCHED_WEIGHT_BYTES_PER_NS + rows * products / rate;
 }
 
-/* Nanoseconds of a step in the best way of kernels in blocks, which meet nobody. */
+/* Nanoseconds of a step in the best way of kernels in blocks, which meet nobody, where they are taken. */
 template <typename E>
 inline double cellgen_ns_apart(
     int64_t steps, int64_t rows, int64_t heads, int64_t widest, int64_t products, int64_t fragments,
@@ -109,9 +109,9 @@ inline double cellgen_ns_apart(
 {
     cellgen_run asking = {};
     cellgen_blocks blocks = {};
-    (void)cellgen_choose_blocks<E>(
+    const int way = cellgen_choose_blocks<E>(
         &asking, CELLGEN_TIER_CHOOSE, steps, rows, heads, widest, products, fragments, stages, &blocks);
-    return blocks.ns > 0 ? blocks.ns : CELLGEN_NS_NEVER;
+    return way == CELLGEN_ONE_BY_ONE ? CELLGEN_NS_NEVER : blocks.ns;
 }
 
 /* Nanoseconds of a step of all groups. */
@@ -146,17 +146,18 @@ inline bool cellgen_all_run_at_once(
 }
 
 /* How a layer can be there in the fastest way of one kind, by the model; nanoseconds, 0: in none.
- * `shared` and `weights` are bytes of a block, by blocks, threads and buffers. */
+ * `shared` and `weights` are bytes of a block, by how is multiplied, blocks, threads and buffers. The times are
+ * those of multiply-adds: no device has timed the others. */
 template <typename E, typename S, typename W>
 inline double cellgen_best_together(
-    const cellgen_layer_size &layer, const cellgen_device_size &device, bool in_cluster, const S &shared,
-    const W &weights, cellgen_together *best)
+    const cellgen_layer_size &layer, const cellgen_device_size &device, bool in_cluster, int products,
+    const S &shared, const W &weights, cellgen_together *best)
 {
     const int64_t groups = (layer.rows + CELLGEN_GROUP - 1) / CELLGEN_GROUP;
     double least = 0;
     for (int each = 1; each <= layer.most_octets; ++each) {
         cellgen_together how = {};
-        how.blocks = (layer.octets + each - 1) / each, how.heads = (int)layer.heads;
+        how.blocks = (layer.octets + each - 1) / each, how.heads = (int)layer.heads, how.products = products;
         if (in_cluster) {
             int size = 2;
             while (size < how.blocks) size *= 2;
@@ -176,11 +177,11 @@ inline double cellgen_best_together(
         if (sizeof(E) == 4 || octets > most) octets = most;
         for (octets = octets > each ? octets : each; octets >= each && bytes > device.shared; --octets) {
             how.threads = octets * CELLGEN_OCTET_THREADS;
-            bytes = shared(how.blocks, how.threads, in_cluster ? 2 : 1);
+            bytes = shared(products, how.blocks, how.threads, in_cluster ? 2 : 1);
         }
         if (bytes > device.shared) continue;
         how.shared = (int)bytes;
-        const double ns = cellgen_ns_together<E>(layer, how, weights(how.blocks));
+        const double ns = cellgen_ns_together<E>(layer, how, weights(CELLGEN_FMA, how.blocks));
         if (least == 0 || ns < least) least = ns, *best = how;
     }
     return least;
@@ -188,11 +189,12 @@ inline double cellgen_best_together(
 
 /* Whether all steps run in one launch whose blocks are there together. `tier` may ask for it; `others`
  * are the nanoseconds of what runs otherwise. What is faster is asked for first, and the other one only where
- * that does not run: an image that no call takes is not compiled. */
+ * that does not run: an image that no call takes is not compiled. `kernels` are those over the device and in
+ * clusters, by multiply-adds, then as CELLGEN_PRODUCTS has it. */
 template <typename E, typename S, typename W, typename K>
 inline bool cellgen_choose_together(
     int tier, const cellgen_layer_size &layer, double others, const S &shared, const W &weights,
-    K on_device, K in_cluster, cellgen_together *chosen, int64_t *lacks)
+    const cellgen_staying_kernels<K> &kernels, cellgen_together *chosen, int64_t *lacks)
 {
     const bool in_half = tier & CELLGEN_IN_HALF;
     tier &= ~CELLGEN_IN_HALF;
@@ -206,10 +208,14 @@ inline bool cellgen_choose_together(
     if (device.error != cudaSuccess || (!asked && cellgen_refusal_of(device.number))) return false;
     cellgen_together by_device = {}, by_cluster = {};
     double device_ns = 0, cluster_ns = 0;
-    if (device.cooperative)
-        device_ns = cellgen_best_together<E>(layer, device, false, shared, weights, &by_device);
-    if (device.capability >= 90)
-        cluster_ns = cellgen_best_together<E>(layer, device, true, shared, weights, &by_cluster);
+    const auto best = [&](bool cluster, cellgen_together *how) {
+        const int other = cellgen_other_products<E>::are;
+        const double ns = cellgen_best_together<E>(layer, device, cluster, other, shared, weights, how);
+        if (ns > 0 || !other) return ns;
+        return cellgen_best_together<E>(layer, device, cluster, CELLGEN_FMA, shared, weights, how);
+    };
+    if (device.cooperative) device_ns = best(false, &by_device);
+    if (device.capability >= 90) cluster_ns = best(true, &by_cluster);
     const double launched = cellgen_ns_launched<E>(layer), otherwise = others < launched ? others : launched;
     const bool is_measured = device.capability == CELLGEN_MEASURED_CAPABILITY;
     const auto pays = [=](double ns) { return is_measured && ns * CELLGEN_STAYING_GAINS < otherwise; };
@@ -218,8 +224,8 @@ inline bool cellgen_choose_together(
         const bool cluster = asked ? tier == CELLGEN_TIER_CLUSTER : is_first(cluster_ns, device_ns);
         double &ns = cluster ? cluster_ns : device_ns;
         if (ns == 0 || (!asked && !pays(ns))) break;
-        if (cellgen_all_run_at_once(cluster ? in_cluster : on_device, cluster ? by_cluster : by_device, device, lacks))
-            break;
+        const cellgen_together &how = cluster ? by_cluster : by_device;
+        if (cellgen_all_run_at_once(kernels.of[how.products != 0][cluster], how, device, lacks)) break;
         if (*lacks) return false;
         ns = 0;
     }
@@ -229,7 +235,8 @@ inline bool cellgen_choose_together(
     const bool stays = ns > 0 && (asked || pays(ns));
     CELLGEN_TELL_TOGETHER(stays ? (takes_cluster ? 2.0 : 1.0) : 0.0,
                           (double)chosen->blocks, (double)chosen->heads, (double)chosen->sets,
-                          (double)chosen->threads, (double)chosen->shared, device_ns, cluster_ns, launched);
+                          (double)chosen->threads, (double)chosen->shared, (double)chosen->products,
+                          (double)cellgen_other_products<E>::are, device_ns, cluster_ns, launched);
     return stays;
 }
 

@@ -153,6 +153,35 @@ template <typename K> inline cudaError_t cellgen_occupancy(int *at_once, K, cons
 
 #endif
 
+/* A kernel of which there is one for each way to multiply, and, beside those of a cluster, over the device. */
+#define CELLGEN_STAYING_KERNEL(kernel, in_cluster, products) (kernel<in_cluster, products>)
+#define CELLGEN_STAYING_KERNELS(kernel)                                                            \
+    cellgen_kernels_of(CELLGEN_KERNEL(kernel<false, CELLGEN_FMA>),                                 \
+                       CELLGEN_KERNEL(kernel<true, CELLGEN_FMA>),                                  \
+                       CELLGEN_KERNEL(kernel<false, cellgen_other_products<store>::are>),          \
+                       CELLGEN_KERNEL(kernel<true, cellgen_other_products<store>::are>))
+template <typename K> struct cellgen_staying_kernels {
+    K of[2][2];
+};
+template <typename K>
+inline cellgen_staying_kernels<K> cellgen_kernels_of(K on_device, K in_cluster, K other_on_device, K other_in_cluster)
+{
+    return {{{on_device, in_cluster}, {other_on_device, other_in_cluster}}};
+}
+#if CELLGEN_PRODUCTS
+#define CELLGEN_BY_PRODUCTS(launch, run, kernel, in_cluster, how, ...)                             \
+    do {                                                                                           \
+        enum { other = cellgen_other_products<store>::are };                                       \
+        if ((how).products)                                                                        \
+            launch(run, CELLGEN_STAYING_KERNEL(kernel, in_cluster, other), how, __VA_ARGS__);      \
+        else                                                                                       \
+            launch(run, CELLGEN_STAYING_KERNEL(kernel, in_cluster, CELLGEN_FMA), how, __VA_ARGS__); \
+    } while (0)
+#else
+#define CELLGEN_BY_PRODUCTS(launch, run, kernel, in_cluster, how, ...)                             \
+    launch(run, CELLGEN_STAYING_KERNEL(kernel, in_cluster, CELLGEN_FMA), how, __VA_ARGS__)
+#endif
+
 /* The same, named apart for what compiles one of the two. */
 #define CELLGEN_LAUNCH_IN_CLUSTER CELLGEN_LAUNCH_TOGETHER
 

@@ -39,7 +39,7 @@ from cellgen.proof.over_time import shared_keywords
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.device import nvcc, packing
 from cellgen.runtime.device.kernel import CudaKernel
-from cellgen.runtime.device.model import DEVICES, EMULATED, Together, choices
+from cellgen.runtime.device.model import DEVICES, EMULATED, Together, choices, describe
 from cellgen.runtime.device.settings import TIERS
 from cellgen.runtime.paths import include_folder
 from cellgen.schedule.device.lower import lower_for_device
@@ -422,6 +422,74 @@ def test_what_cannot_be_tried_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         nvcc.trials()
 
 
+def multiplied(cell: type[Cell], named: str) -> CudaKernel:
+    """A kernel that is compiled with what ``CELLGEN_CUDA_PRODUCTS`` names."""
+    kernel = emulated_in(cell, "f32")
+    kernel = CudaKernel(kernel.interface, kernel.sources, emulated=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(nvcc.PRODUCTS_VARIABLE, named)
+        kernel.build()
+    return kernel
+
+
+@with_cxx
+@pytest.mark.parametrize("cell", [Elman, pytest.param(LSTM, marks=pytest.mark.slow)])
+def test_float32_on_matrix_units_is_as_near_as_its_products_are(cell: type[Cell]) -> None:
+    """Sums of three parts as near as multiply-adds, TF32 by 2^-12 of each factor."""
+    kernel, shape = emulated(cell), (3, 4, 5, 36)
+    exact = run(cell, kernel, shape, "float64", "steps")
+    for named, bar in (("parts", 1e-6), ("tf32", 2e-3)):
+        other, found = multiplied(cell, named), []
+        count = other.library().lib.cellgen_emulation_count
+        with machine(other, processors=8):
+            for seed in (1, 2):
+                other.library().lib.cellgen_emulation_seed(seed)
+                before = count(MULTIPLIED)
+                found.append(run(cell, other, shape, "float32", "device"))
+                assert count(MULTIPLIED) > before
+        errors = {name: relative(found[0][name], right) for name, right in exact.items()}
+        assert max(errors.values()) < bar, (named, errors)
+        assert (max(errors.values()) > 1e-5) == (named == "tf32")
+        for name, first in found[0].items():
+            assert np.array_equal(first, found[1][name]), (named, name)
+
+
+@with_cxx
+def test_float32_on_matrix_units_agrees_in_clusters() -> None:
+    exact = run(Elman, emulated(Elman), CLUSTER, "float64", "steps")
+    kernel = multiplied(Elman, "parts")
+    with machine(kernel):
+        found = run(Elman, kernel, CLUSTER, "float32", "cluster")
+    for name, right in exact.items():
+        assert relative(found[name], right) < 1e-6, name
+
+
+@with_cxx
+def test_weights_whose_parts_do_not_fit_are_multiplied_by_multiply_adds() -> None:
+    """By the model of an H200: backward, all gate gradients of 512 units take the room of parts."""
+    kernel = multiplied(LSTM, "parts")
+    said = {256: "as CELLGEN_CUDA_PRODUCTS=parts has it", 1024: "by fused multiply-adds: with"}
+    for units, by_parts in ((256, [1, 1]), (512, [1, 0]), (1024, [0, 0])):
+        sizes = {"T": 100, "B": 16, "I": 8, "H": units}
+        found = choices(kernel, sizes, "float32", DEVICES["h200"])
+        assert [one.together.products for one in found if one.together] == by_parts
+        if units in said:
+            assert said[units] in "\n".join(describe(DEVICES["h200"], found))
+
+
+def test_products_that_are_unknown_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    header = (include_folder() / "cellgen_persist_products.cuh").read_text()
+    named = re.search(r"enum \{ (CELLGEN_.*) \};", header)
+    assert named is not None
+    assert tuple(n.removeprefix("CELLGEN_").lower() for n in named[1].split(", ")) == nvcc.PRODUCTS
+    for asked, flags in (("", ()), ("fma", ()), ("tf32", ("-DCELLGEN_PRODUCTS=2",))):
+        monkeypatch.setenv(nvcc.PRODUCTS_VARIABLE, asked)
+        assert nvcc.switches() == flags
+    monkeypatch.setenv(nvcc.PRODUCTS_VARIABLE, "bf16x3")
+    with pytest.raises(BuildError, match="CELLGEN_CUDA_PRODUCTS is 'bf16x3', expected one of fma,"):
+        nvcc.switches()
+
+
 @with_cxx
 def test_two_directions_in_half_of_the_processors_each_have_the_bits_of_one_after_the_other() -> (
     None
@@ -574,14 +642,17 @@ def test_the_model_says_where_blocks_stay(monkeypatch: pytest.MonkeyPatch) -> No
     """Many steps of few rows; from 64 rows of 1024 units on, products step by step are as good."""
     kernel, device = emulated(LSTM), DEVICES["h200"]
 
-    def ways(rows: int, units: int, steps: int = 100, on: str = "h200") -> list[float]:
+    def ways(
+        rows: int, units: int, steps: int = 100, on: str = "h200", dtype: str = "bfloat16"
+    ) -> list[float]:
         sizes = {"T": steps, "B": rows, "I": 8, "H": units}
-        chosen = choices(kernel, sizes, "bfloat16", DEVICES[on])
+        chosen = choices(kernel, sizes, dtype, DEVICES[on])
         return [choice.together.way for choice in chosen if choice.together is not None]
 
     monkeypatch.delenv("CELLGEN_PERSISTENT", raising=False)
     assert ways(16, 1024) == [1, 1]
     assert all(ways(32, 256))
+    assert ways(16, 1024, dtype="float32") == [1, 0], "measured: 10.5 us a step, by steps 18.3"
     assert ways(64, 1024) == [0, 0]
     assert ways(16, 1024, steps=4) == [0, 0] or ways(16, 1024, steps=4) == []
     assert ways(16, 1024, on="a100") == [0, 0], "the constants are not of such a device"
@@ -802,8 +873,11 @@ class MachineCode:
     text: str
 
 
-def machine_code(cell: type[Cell], folder: Path) -> list[MachineCode]:
-    """Compile the kernels of a cell whose blocks stay on a device, and no others."""
+def machine_code(cell: type[Cell], folder: Path, element: str = "") -> list[MachineCode]:
+    """Compile the kernels of a cell whose blocks stay on a device, and no others.
+
+    ``element``: the suffix of one element type, all where it is empty.
+    """
     name, found = cell.definition.name, nvcc.compiler()
     files = dict(generate(cell, ["cuda"]).files)
     launched = ("CELLGEN_LAUNCH", "CELLGEN_LAUNCH_SHARED")
@@ -813,7 +887,8 @@ def machine_code(cell: type[Cell], folder: Path) -> list[MachineCode]:
     (folder / f"{name}.cu").write_text(text)
     flags = [f for f in found.command if f != "-shared" and not f.startswith("-arch")]
     command = [*flags, "-arch=sm_90a", "-cubin", "-Xptxas", "-v", f"-I{include_folder()}", "-I."]
-    command += [f"{name}.cu", "-o", "cell.cubin"]
+    one = ("-DCELLGEN_ONE_STORE", f"-DCELLGEN_ONE_STORE_{element}") if element else ()
+    command += [*one, f"{name}.cu", "-o", "cell.cubin"]
     said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stderr
     spills = dict(re.findall(r"function '(\S*)' for.*\n.*\n.*?(\d+) bytes spill stores", said))
     listing = subprocess.run(
@@ -846,6 +921,27 @@ def test_machine_code_has_no_spill_and_no_fence(cell: type[Cell], tmp_path: Path
     for kernel in kernels:
         assert kernel.spilled == 0, kernel.name
         assert "HMMA" in kernel.text or "FFMA" in kernel.text
+        if "ILb0E" in kernel.name:
+            assert not re.search(r"\bMEMBAR\b|\bERRBAR\b|\bCCTL\b", kernel.text), kernel.name
+
+
+@pytest.mark.slow
+@with_nvcc
+@pytest.mark.parametrize("named", nvcc.PRODUCTS[1:])
+@pytest.mark.parametrize("cell", [LSTM, GRU], ids=lambda cell: cell.definition.name)
+def test_machine_code_of_float32_on_matrix_units_has_no_spill_and_no_fence(
+    cell: type[Cell], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(nvcc.PRODUCTS_VARIABLE, named)
+    try:
+        kernels = machine_code(cell, tmp_path, "f32")
+    except BuildError as missing:
+        pytest.skip(str(missing))
+    others = [k for k in kernels if f"Li{nvcc.PRODUCTS.index(named)}E" in k.name]
+    assert len(others) * 2 == len(kernels) == 8
+    for kernel in others:
+        assert kernel.spilled == 0, kernel.name
+        assert "HMMA" in kernel.text
         if "ILb0E" in kernel.name:
             assert not re.search(r"\bMEMBAR\b|\bERRBAR\b|\bCCTL\b", kernel.text), kernel.name
 

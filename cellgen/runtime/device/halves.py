@@ -118,7 +118,7 @@ class Halves:
     sources: SourceFiles
     interface: Interface
     emulated: bool = False
-    tried: tuple[str, ...] = field(default_factory=nvcc.trials)
+    tried: tuple[str, ...] = field(default_factory=nvcc.switches)
 
     def build(self) -> Built:
         """Find the host's half in the cache, or compile and publish it.

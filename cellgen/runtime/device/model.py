@@ -16,6 +16,7 @@ from typing import Any
 from cellgen.runtime.abi import Function, axis_length
 from cellgen.runtime.device.arrays import DeviceArray
 from cellgen.runtime.device.kernel import CudaKernel
+from cellgen.runtime.device.nvcc import PRODUCTS, PRODUCTS_VARIABLE
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Together:
     """What the host weighed of blocks that stay on the device.
 
     The way (0: not taken), blocks of a layer, heads, sets of blocks, threads and bytes of shared
-    memory of a block; nanoseconds of a step over the device and in clusters (0: they do not fit),
+    memory of a block, how float is multiplied and how it was asked to be; nanoseconds of a step over the device and in clusters (0: they do not fit),
     launch by launch.
     """
 
@@ -93,6 +94,8 @@ class Together:
     sets: float
     threads: float
     shared: float
+    products: float
+    wanted: float
     by_device: float
     by_cluster: float
     by_steps: float
@@ -176,6 +179,20 @@ def _together(t: Together) -> Iterator[str]:
         yield (
             f"{t.blocks:.0f} blocks for a layer, {t.heads:.0f} heads, {t.sets:.0f} sets of rows, "
             f"{t.threads:.0f} threads and {t.shared / 1024:,.0f} KiB of shared memory a block"
+        )
+        yield from _products(t)
+
+
+def _products(t: Together) -> Iterator[str]:
+    if not t.wanted:
+        return
+    wanted = PRODUCTS[int(t.wanted)]
+    if t.products == t.wanted:
+        yield f"float32 is multiplied as {PRODUCTS_VARIABLE}={wanted} has it, which no device timed"
+    else:
+        yield (
+            f"float32 is multiplied by fused multiply-adds: with {PRODUCTS_VARIABLE}={wanted} the "
+            f"weights do not fit a block's shared memory"
         )
 
 

@@ -52,6 +52,10 @@ TRY_VARIABLE = "CELLGEN_CUDA_TRY"
 TRIALS = ("ends", "prefetch", "wide")
 """What kernels that stay on a device may be compiled with, and no device has timed yet: switches of
 ``cellgen_persist.cuh``."""
+PRODUCTS_VARIABLE = "CELLGEN_CUDA_PRODUCTS"
+PRODUCTS = ("fma", "parts", "tf32")
+"""How kernels that stay on a device multiply float32, by the numbers of
+``cellgen_persist_products.cuh``: the first one where nothing is named."""
 FIX = (
     f"install the CUDA toolkit, or `pip install 'cellgen-compiler[cuda]'`, or name a compiler: "
     f"{VARIABLE}=/path/to/nvcc"
@@ -134,8 +138,26 @@ def compiler(*, may_recall: bool = False) -> Compiler:
             f"installed wheels; {FIX}",
             code="build.nvcc",
         )
-    flags = (*FLAGS, f"-arch={_target()}", *trials(), *_wheel_flags(path))
+    flags = (*FLAGS, f"-arch={_target()}", *switches(), *_wheel_flags(path))
     return Compiler((path, *flags), _version(path, TOOL))
+
+
+def switches() -> tuple[str, ...]:
+    """What the environment asks of kernels that stay, as flags. Raises BuildError: it is unknown."""
+    return (*trials(), *products())
+
+
+def products() -> tuple[str, ...]:
+    """How they multiply float32, as a flag; none is as always. Raises BuildError: it is unknown."""
+    named = os.environ.get(PRODUCTS_VARIABLE, "") or PRODUCTS[0]
+    if named not in PRODUCTS:
+        raise BuildError(
+            f"{PRODUCTS_VARIABLE} is {named!r}, expected one of {', '.join(PRODUCTS)}; correct or "
+            f"unset it",
+            code="build.nvcc",
+        )
+    number = PRODUCTS.index(named)
+    return (f"-DCELLGEN_PRODUCTS={number}",) if number else ()
 
 
 def trials() -> tuple[str, ...]:
@@ -159,7 +181,7 @@ def _remembered() -> str:
 
     Raises BuildError: what is to be tried is unknown.
     """
-    return " ".join((remembered.NVCC, _target(), *trials()))
+    return " ".join((remembered.NVCC, _target(), *switches()))
 
 
 def _recalled(tool: str) -> Compiler | None:
@@ -190,7 +212,7 @@ def oldest() -> int:
 def emulator() -> Compiler:
     """Find a C++ compiler for the emulation. Raises BuildError when there is none."""
     found = cxx()
-    return Compiler((*found.command, *EMULATION_FLAGS, *trials()), found.version)
+    return Compiler((*found.command, *EMULATION_FLAGS, *switches()), found.version)
 
 
 def cxx(*, may_recall: bool = False) -> Compiler:

@@ -48,7 +48,7 @@ def staying(
         for c in persistent.channels
     ]
     launched = [
-        f"        {macro}(&run, ({name}<{way}>), together, {persistent.call});"
+        f"        CELLGEN_BY_PRODUCTS({macro}, &run, {name}, {way}, together, {persistent.call});"
         for macro, way in ((words.launch_in_cluster, "true"), (words.launch_together, "false"))
     ]
     return [
