@@ -11,9 +11,10 @@
 and in clusters, of each of ``DTYPES``, forward and back, launched and as a graph with equal bits.
 ``time`` takes the tiers of a cell at the shapes of lab note 14 in turns, and cuDNN's layer of
 PyTorch in each element type beside them; ``--tries`` compiles the kernels once more with switches
-of ``CELLGEN_CUDA_TRY``, or with products of ``CELLGEN_CUDA_PRODUCTS``. ``both`` takes two directions of a layer, one after the other and at once
-in half of the processors each. A line of JSON for each record, as it comes; ends with 1 where one
-is not ok. ``--emulated`` proves on the CPU.
+of ``CELLGEN_CUDA_TRY``, or with products of ``CELLGEN_CUDA_PRODUCTS``. ``both`` takes two
+directions of a layer, one after the other and at once in half of the processors each. A line of
+JSON for each record, as it comes; ends with 1 where one is not ok. ``--emulated`` proves on the
+CPU.
 """
 
 from __future__ import annotations

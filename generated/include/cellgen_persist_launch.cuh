@@ -15,13 +15,14 @@ template <typename K> cudaError_t cellgen_occupancy(int *at_once, K kernel, cons
 
 #include <atomic>
 
-/* The error by which each device refused such a launch to this library; 0: none did. */
-static inline std::atomic<int> *cellgen_refusal_on(int device)
+/* The error by which each device refused such a launch to this library; 0: none did. Of all element types, each
+ * of which may be compiled by itself. */
+inline std::atomic<int> *cellgen_refusal_on(int device)
 {
     static std::atomic<int> of_device[64];
     return device >= 0 && device < 64 ? of_device + device : nullptr;
 }
-static inline int cellgen_refusal_of(int device)
+inline int cellgen_refusal_of(int device)
 {
     const std::atomic<int> *const error = cellgen_refusal_on(device);
     return error ? error->load(std::memory_order_relaxed) : 0;

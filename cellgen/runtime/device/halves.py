@@ -180,15 +180,40 @@ class Halves:
         entry = self._library_entry(kind, found, linked)
 
         def make(place: Path) -> str:
-            file, produced = f"{name}.cu", f"{name}_{kind}.so"
-            end = ("-Iinclude", "-I.", "-o", produced, "-x", "none", *linked, "-ldl")
-            command = (*found.command, file, *end)
-            step = Step(f"compiling {file}", command, produced)
-            steps.run(place, name, entry, ((step,),), tool)
-            steps.require_loadable(place / produced, name, step)
+            produced, end = f"{name}_{kind}.so", ("-x", "none", *linked, "-ldl")
+            if kind == "host":
+                rounds = self._side_by_side(place, found, produced, end)
+            else:
+                rounds = ((self._compiling(f"{name}.cu", found.command, produced, end),),)
+            steps.run(place, name, entry, rounds, tool)
+            steps.require_loadable(place / produced, name, rounds[-1][0])
             return produced
 
         return cache.made(entry, self.sources.files, make)
+
+    def _side_by_side(
+        self, place: Path, found: nvcc.Compiler, produced: str, end: tuple[str, ...]
+    ) -> tuple[tuple[Step, ...], ...]:
+        """Steps that compile each element type's functions by themselves, and the one that links.
+
+        What headers define is in each; the linker keeps one of them.
+        """
+        name, compiled = f"{self.sources.name}.cu", []
+        text = (place / name).read_text(encoding="utf-8")
+        command = tuple("-c" if flag == "-shared" else flag for flag in found.command)
+        for store in CUDA_STORES:
+            file = f"{self.sources.name}_{store.suffix}.cu"
+            (place / file).write_text(_of_element(text, name, store.suffix), encoding="utf-8")
+            compiled.append(self._compiling(file, command, f"{file}.o"))
+        objects = tuple(step.product for step in compiled)
+        whole = (found.command[0], "-shared", *objects, "-o", produced, *end)
+        return tuple(compiled), (Step(f"linking {produced}", whole, produced),)
+
+    def _compiling(
+        self, file: str, command: tuple[str, ...], produced: str, end: tuple[str, ...] = ()
+    ) -> Step:
+        whole = (*command, file, "-Iinclude", "-I.", "-o", produced, *end)
+        return Step(f"compiling {file}", whole, produced)
 
     @cached_property
     def parts(self) -> tuple[ImagePart, ...]:

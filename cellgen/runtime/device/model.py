@@ -84,8 +84,8 @@ class Together:
     """What the host weighed of blocks that stay on the device.
 
     The way (0: not taken), blocks of a layer, heads, sets of blocks, threads and bytes of shared
-    memory of a block, how float is multiplied and how it was asked to be; nanoseconds of a step over the device and in clusters (0: they do not fit),
-    launch by launch.
+    memory of a block, how float is multiplied and how it was asked to be; nanoseconds of a step
+    over the device and in clusters (0: they do not fit), launch by launch.
     """
 
     way: float

@@ -143,7 +143,7 @@ def compiler(*, may_recall: bool = False) -> Compiler:
 
 
 def switches() -> tuple[str, ...]:
-    """What the environment asks of kernels that stay, as flags. Raises BuildError: it is unknown."""
+    """What the environment asks of kernels that stay, as flags. Raises BuildError: unknown."""
     return (*trials(), *products())
 
 

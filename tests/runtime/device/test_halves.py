@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,11 @@ from cellgen.runtime.device.halves import CLUSTER, DEVICE, OWN, SHARED, Halves, 
 from cellgen.runtime.device.kernel import CudaKernel
 from cellgen.runtime.device.library import DeviceLibrary
 from cellgen.runtime.device.model import EMULATED, EMULATED_CAPABILITY
+from cellgen.runtime.paths import include_folder
 from cellgen.runtime.results import Results
 from tests.cover import each_time
-from tests.targets.test_cuda import in_elements
+from tests.targets.test_cuda import OnHost, in_elements, inputs
+from tests.targets.test_persistent import OPEN, STAYS, planted
 
 DIMS = {"T": 4, "B": 3, "I": 5, "H": 12}
 TIERS = {"float64": ("steps", "whole"), "float32": ("steps", "device", "cluster")}
@@ -106,6 +109,20 @@ def test_the_hosts_half_launches_what_the_whole_does(cell: type[Cell], dtype: st
     count = other.library().lib.cellgen_emulation_count
     assert count(1) > 0  # captured
     assert count(2) > 0  # replayed
+
+
+@with_cxx
+def test_element_types_that_are_compiled_apart_know_of_each_others_refusal() -> None:
+    """A device that refused blocks together in one type is not asked by another."""
+    of_two = in_elements(planted(Elman, (STAYS,)), "f32", "bf16")
+    kernel = CudaKernel(of_two.interface, of_two.sources, emulated=True, halved=True)
+    clusters(kernel)
+    library, drawn = kernel.library().lib, inputs(kernel, OPEN)
+    library.cellgen_emulation_fail(b"together", 720)
+    with pytest.warns(RuntimeWarning, match="refused a launch"):
+        OnHost(kernel, "bfloat16").sequence_forward(**drawn, tier="together", graph=False)
+    assert library.cellgen_cuda_refused(0) > 0
+    OnHost(kernel, "float32").sequence_forward(**drawn, tier="together", graph=False)
 
 
 @with_cxx
@@ -419,6 +436,18 @@ def names_alone(tags: list[str], folder: Path) -> list[str]:
     subprocess.run(command, check=True)
     done = subprocess.run([program, *tags], check=True, capture_output=True, text=True)
     return done.stdout.split()
+
+
+def test_every_kernel_of_a_header_is_a_template() -> None:
+    """Any other would be compiled in every image, launched or not."""
+    found = []
+    for header in sorted(include_folder().glob("*.cuh")):
+        lines = header.read_text(encoding="utf-8").splitlines()
+        for before, line in pairwise(lines):
+            if "__global__ void" in line:
+                found.append(line)
+                assert "template <" in before or "template <" in line, f"{header.name}: {line}"
+    assert len(found) > 20
 
 
 @with_cxx
