@@ -154,6 +154,11 @@ template <typename K> inline cudaError_t cellgen_occupancy(int *at_once, K, cons
 
 #endif
 
+/* The same, named apart for what compiles one of the two. */
+#define CELLGEN_LAUNCH_IN_CLUSTER CELLGEN_LAUNCH_TOGETHER
+
+#endif
+
 /* A kernel of which there is one for each way to multiply, and, beside those of a cluster, over the device. */
 #define CELLGEN_STAYING_KERNEL(kernel, in_cluster, products) (kernel<in_cluster, products>)
 #define CELLGEN_STAYING_KERNELS(kernel)                                                            \
@@ -181,11 +186,6 @@ inline cellgen_staying_kernels<K> cellgen_kernels_of(K on_device, K in_cluster, 
 #else
 #define CELLGEN_BY_PRODUCTS(launch, run, kernel, in_cluster, how, ...)                             \
     launch(run, CELLGEN_STAYING_KERNEL(kernel, in_cluster, CELLGEN_FMA), how, __VA_ARGS__)
-#endif
-
-/* The same, named apart for what compiles one of the two. */
-#define CELLGEN_LAUNCH_IN_CLUSTER CELLGEN_LAUNCH_TOGETHER
-
 #endif
 
 #endif /* CELLGEN_PERSIST_LAUNCH_CUH */
