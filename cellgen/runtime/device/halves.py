@@ -182,7 +182,7 @@ class Halves:
         def make(place: Path) -> str:
             produced, end = f"{name}_{kind}.so", ("-x", "none", *linked, "-ldl")
             if kind == "host":
-                rounds = self._side_by_side(place, found, produced, end)
+                rounds = self._side_by_side(found, produced, end)
             else:
                 rounds = ((self._compiling(f"{name}.cu", found.command, produced, end),),)
             steps.run(place, name, entry, rounds, tool)
@@ -192,19 +192,17 @@ class Halves:
         return cache.made(entry, self.sources.files, make)
 
     def _side_by_side(
-        self, place: Path, found: nvcc.Compiler, produced: str, end: tuple[str, ...]
+        self, found: nvcc.Compiler, produced: str, end: tuple[str, ...]
     ) -> tuple[tuple[Step, ...], ...]:
         """Steps that compile each element type's functions by themselves, and the one that links.
 
         What headers define is in each; the linker keeps one of them.
         """
-        name, compiled = f"{self.sources.name}.cu", []
-        text = (place / name).read_text(encoding="utf-8")
+        file, compiled = f"{self.sources.name}.cu", []
         command = tuple("-c" if flag == "-shared" else flag for flag in found.command)
         for store in CUDA_STORES:
-            file = f"{self.sources.name}_{store.suffix}.cu"
-            (place / file).write_text(_of_element(text, name, store.suffix), encoding="utf-8")
-            compiled.append(self._compiling(file, command, f"{file}.o"))
+            own = (*command, "-DCELLGEN_ONE_STORE", f"-DCELLGEN_ONE_STORE_{store.suffix}")
+            compiled.append(self._compiling(file, own, f"{file}.{store.suffix}.o"))
         objects = tuple(step.product for step in compiled)
         whole = (found.command[0], "-shared", *objects, "-o", produced, *end)
         return tuple(compiled), (Step(f"linking {produced}", whole, produced),)
