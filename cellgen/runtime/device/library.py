@@ -36,7 +36,10 @@ HINTS = {
     801: "the device or its driver does not support it",
     222: "the driver is older than the compiler of the kernels: update it, or use an older NVRTC",
     500: "the kernels that were loaded do not have it; clear the cache: cellgen cache clear",
-    719: "a kernel failed on the device: the context is lost, restart the process",
+    719: (
+        "a kernel failed on the device, or its blocks waited for each other for seconds: the "
+        f"context is lost, restart the process; {PERSISTENT}=0 keeps from kernels that wait"
+    ),
     900: "the stream cannot be captured in a graph",
     700: "a kernel read or wrote outside an array: the context is lost, restart the process",
     999: "the driver failed, or there is none: run nvidia-smi",
