@@ -261,8 +261,7 @@ class cellgen_emulator {
     void multiply(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
     {
         uint32_t *const mine = &fragments_[current_ * 6];
-        memcpy(mine, a, sizeof a);
-        memcpy(mine + 4, b, sizeof b);
+        memcpy(mine, a, sizeof a), memcpy(mine + 4, b, sizeof b);
         wait_at_barrier(WARP, FRAGMENTS);
         ++counts[MULTIPLIED];
         const unsigned warp = current_ - lane();
@@ -309,10 +308,8 @@ class cellgen_emulator {
     template <typename E> static float one_of(uint32_t two, unsigned upper)
     {
         E value;
-        const uint32_t bits = upper ? two >> 16 : two;
-        memcpy(&value, &bits, sizeof value); /* of a little-endian machine */
-        if constexpr (sizeof(E) == 4) return value;
-        else return value.wide();
+        memcpy(&value, (const uint16_t *)&two + upper, sizeof value); /* of a little-endian machine */
+        if constexpr (sizeof(E) == 4) return value; else return value.wide();
     }
 
     static unsigned count(dim3 size) { return size.x * size.y * size.z; }
