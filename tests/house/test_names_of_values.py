@@ -26,7 +26,7 @@ LIMITS = {
     "runtime": 83,
     "runtime/build": 26,
     "runtime/call": 20,
-    "runtime/device": 70,
+    "runtime/device": 50,
     "runtime/host": 19,
     "targets/triton": 3,
     "torch": 20,

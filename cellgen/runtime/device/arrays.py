@@ -96,10 +96,10 @@ class DevicePart:
         self._whole, self._index = whole, (*(slice(None),) * axis, steps)
         self.dtype, self.device = whole.dtype, whole.device
         self.pointer = whole.pointer
-        found = range(lengths[axis])[steps]
-        if found:
-            self.pointer += found.start * strides[axis] * BYTES[whole.dtype]
-        lengths[axis], strides[axis] = len(found), strides[axis] * found.step
+        chosen = range(lengths[axis])[steps]
+        if chosen:
+            self.pointer += chosen.start * strides[axis] * BYTES[whole.dtype]
+        lengths[axis], strides[axis] = len(chosen), strides[axis] * chosen.step
         self.shape = tuple(lengths)
         self._strides = tuple(stride * BYTES[whole.dtype] for stride in strides)
 
@@ -137,13 +137,13 @@ def to_bfloat16(values: np.ndarray) -> np.ndarray:
 
 def look(where: str, name: str, array: object, stream: int, lent: list[object]) -> ArrayView:
     """Look at an array without copying; what it lends joins ``lent``. Raises ArgumentError."""
-    found = _look(where, name, in_memory(where, name, array), stream, lent)
-    if not found.pointer and 0 not in found.shape:
+    view = _look(where, name, in_memory(where, name, array), stream, lent)
+    if not view.pointer and 0 not in view.shape:
         raise ArgumentError(
-            f"{where}: {name} is a {type_name(array)} {found.shape} that lends no memory, expected "
+            f"{where}: {name} is a {type_name(array)} {view.shape} that lends no memory, expected "
             f"numbers on a device; pass an array that has them"
         )
-    return found
+    return view
 
 
 def _look(where: str, name: str, array: object, stream: int, lent: list[object]) -> ArrayView:

@@ -74,17 +74,17 @@ BACKEND: Backend = DeviceBackend()
 
 
 def _nvcc() -> str:
-    found = nvcc.compiler()
-    return f"{found.command[0]}, {found.version.splitlines()[-1]}"
+    compiler = nvcc.compiler()
+    return f"{compiler.command[0]}, {compiler.version.splitlines()[-1]}"
 
 
 def _nvrtc() -> str:
-    found = nvrtc.required()
-    return f"{found.path}, {found}"
+    compiler = nvrtc.required()
+    return f"{compiler.path}, {compiler}"
 
 
 def _cublas() -> str:
-    found = cublas.find()
-    if not found:
+    path = cublas.find()
+    if not path:
         raise BuildError(f"not found: {cublas.FALLBACK}; {cublas.FIX}")
-    return found
+    return path

@@ -220,7 +220,7 @@ class Graphs:
 
 def _is_captured(library: GraphLibrary, call: Launch) -> bool:
     """Whether the caller is capturing the stream into a graph."""
-    code, found = library.is_captured(call.stream)
+    code, capturing = library.is_captured(call.stream)
     if code:
         raise call.fault(library.error(code))
-    return found
+    return capturing

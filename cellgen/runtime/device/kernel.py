@@ -84,8 +84,8 @@ class CudaKernel(ShownInNotebooks):
 
     def launcher(self, name: str) -> RawDeviceFunction:
         """What launches a function over time on addresses; nothing is checked."""
-        found = self.functions[name]
-        return RawDeviceFunction(self, found.function, found.graphs)
+        function = self.functions[name]
+        return RawDeviceFunction(self, function.function, function.graphs)
 
     def digest(self) -> str:
         """Identify what the kernel computes; see ``Kernel.digest``."""

@@ -73,8 +73,8 @@ class DeviceLibrary:
     def _by_number(self, name: str, parameters: str) -> Callable[..., int]:
         """A function whose addresses, ``{0}`` here, are Python's integers: none has to be cast."""
         kind = f"int (*)({parameters.format('uintptr_t')})"
-        found: Callable[..., int] = self.ffi.cast(kind, getattr(self.lib, name))
-        return found
+        function: Callable[..., int] = self.ffi.cast(kind, getattr(self.lib, name))
+        return function
 
     def error(self, code: int) -> str:
         """Say what a code means and what to do."""
@@ -142,8 +142,8 @@ class DeviceLibrary:
 
     def is_captured(self, stream: int) -> tuple[int, bool]:
         """Whether a stream is being captured into a graph, behind a code."""
-        found = self.ffi.new(self._number)
-        return self._capturing(stream, found), bool(found[0])
+        capturing = self.ffi.new(self._number)
+        return self._capturing(stream, capturing), bool(capturing[0])
 
     def read(self, host: np.ndarray, address: int, size: int, stream: int) -> None:
         """Copy bytes to the host; waits for the stream. Raises DeviceError."""
@@ -169,10 +169,10 @@ class DeviceLibrary:
 
     def capability(self, device: int) -> int:
         """The compute capability of a device, ten times."""
-        found = self.ffi.new("int *")
-        code = self.lib.cellgen_cuda_capability(device, found)
+        capability = self.ffi.new("int *")
+        code = self.lib.cellgen_cuda_capability(device, capability)
         self.require(code, f"{self.name}: asking device {device} what it is")
-        return int(found[0])
+        return int(capability[0])
 
     def load(self, device: int, dtype: str, function: str, kinds: Sequence[str]) -> bool:
         """Load kernels of a function that are not there yet; return whether there were any.

@@ -294,11 +294,11 @@ def _opened(path: str) -> Nvrtc | None:
         major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
         library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
-        found = (ctypes.c_int * count.value)()
-        library.nvrtcGetSupportedArchs(found)
+        architectures = (ctypes.c_int * count.value)()
+        library.nvrtcGetSupportedArchs(architectures)
     except (OSError, AttributeError):
         return None
-    return Nvrtc(library, path, (major.value, minor.value), tuple(sorted(found)))
+    return Nvrtc(library, path, (major.value, minor.value), tuple(sorted(architectures)))
 
 
 def _texts(texts: Iterable[str]) -> ctypes.Array[ctypes.c_char_p]:

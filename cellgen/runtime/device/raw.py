@@ -133,12 +133,14 @@ class RawDeviceFunction:
         tables = ((name, struct.starts[name]) for name in TABLES)
         places = tuple((n, place) for n, place in starts.items() if n not in numbers)
         scalars = tuple((n, place) for n, place in starts.items() if n in numbers)
-        found = self._entries[element] = DeviceEntry(struct, (*places, *tables), scalars)
-        return found
+        entry = self._entries[element] = DeviceEntry(struct, (*places, *tables), scalars)
+        return entry
 
 
 @lru_cache(maxsize=64)
 def _numbers(options: Options) -> tuple[tuple[str, int], ...]:
     """The members of an argument struct that options set, which are no addresses."""
-    found = c_numbers(options)
-    return tuple((member.name, found[member.name]) for member in MEMBERS if member.name in found)
+    numbers = c_numbers(options)
+    return tuple(
+        (member.name, numbers[member.name]) for member in MEMBERS if member.name in numbers
+    )
