@@ -1106,9 +1106,9 @@ def _put_tile(p, slot, keys, values, K: tl.constexpr, V: tl.constexpr, tile):
 @triton.jit
 def s_prepare(
     s_query_p, s_key_p, s_log_decay_p, step_before_p, s_erase_key_p, s_erase_p, s_value_p,
-    s_scale_p, s_added_0_p, s_held_0_p, s_inverse_0_0_p, s_states_p, T, B, N, K: tl.constexpr,
-    V: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, KNOWN: tl.constexpr,
-    GAPS: tl.constexpr, RESETS: tl.constexpr, PRECISION: tl.constexpr,
+    s_scale_p, s_added_0_p, s_held_0_p, s_seen_0_0_p, s_left_0_p, s_states_p, T, B, N,
+    K: tl.constexpr, V: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    KNOWN: tl.constexpr, GAPS: tl.constexpr, RESETS: tl.constexpr, PRECISION: tl.constexpr,
 ):
     """What updates that erase add, chunks in parallel.
 
@@ -1118,8 +1118,10 @@ def s_prepare(
         (I + M) added = v - c (a exp(G_before) S + sum X(a, k_i) v_i),  M[j, i] = c_j X(a, k_i)
     where the last sum is of updates that erase nothing. Nothing in it outgrows values and states,
     as sums of many values would that differences are taken of. Handed on are what is added as it
-    is for S = 0, and what S takes from it; or, where the states are known, what each step adds,
-    and (I + M)^-1.
+    is for S = 0, and what S takes from it. Or, where the states are known, what each step adds; and
+    of the right side, what is added afresh, what reads see, X(q, k) (I + M)^-1, and what is left
+    of it where the chunk ends, (I + M)^-T k exp(G_last - G): by these the backward pass takes no
+    difference of sums either.
     """
     chunks = tl.cdiv(T, BT)
     start = (tl.program_id(0) % chunks) * BT
@@ -1167,14 +1169,19 @@ def s_prepare(
     X_0_0 = _dot(s_erase_key, tl.trans(s_key), ACC, PRECISION) * decay_before
     M_0_0 = s_erase[:, None] * X_0_0
     I_0_0 = _inverse(M_0_0, BT, ACC, PRECISION)
-    s_scale = _numbers(s_scale_p, first, step, valid, ACC)
-    seen_0 = s_erase_key * far_before[:, None]
     if KNOWN:
         columns = tl.arange(0, BT)
-        _put_rows(s_inverse_0_0_p, first, step, columns, BT, inside, I_0_0)
-    else:
+        s_query = _rows(s_query_p, first, step, ck, K, valid)
+        P_0 = _dot(s_query, tl.trans(s_key), ACC, PRECISION) * decay_after
+        seen = _dot(P_0, I_0_0, ACC, PRECISION)
+        _put_rows(s_seen_0_0_p, first, step, columns, BT, inside, seen)
+        left = _dot(tl.trans(I_0_0), s_key * to_end[:, None], ACC, PRECISION)
+        _put_rows(s_left_0_p, first, step, ck, K, inside, left)
+    s_scale = _numbers(s_scale_p, first, step, valid, ACC)
+    seen_0 = s_erase_key * far_before[:, None]
+    if not KNOWN:
         taken_0 = s_erase[:, None] * seen_0
-        held = _dot(I_0_0.to(DT), taken_0.to(DT), ACC, PRECISION)
+        held = _dot(I_0_0, taken_0, ACC, PRECISION)
         _put_rows(s_held_0_p, first, step, ck, K, inside, held)
     for begin in range(0, V, BV):
         cv = begin + tl.arange(0, BV)
@@ -1345,7 +1352,7 @@ def s_outputs(
 
 @triton.jit
 def s_back(
-    s_query_p, s_erase_key_p, s_key_p, s_log_decay_p, step_before_p, s_erase_p, s_inverse_0_0_p,
+    s_query_p, s_erase_key_p, s_log_decay_p, step_before_p, s_erase_p, s_seen_0_0_p, s_left_0_p,
     s_value_p, s_scale_p, d_s_scale_p, d_s_value_p, d_s_added_0_p, d_s_read_p, d_s_prev_first_p,
     d_s_last_p, d_s_states_p, T, B, N, K: tl.constexpr, V: tl.constexpr, BT: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, GAPS: tl.constexpr, RESETS: tl.constexpr,
@@ -1353,9 +1360,9 @@ def s_back(
 ):
     """What reaches the state and what each step adds, from the last chunk to the first.
 
-    With P = X(q, k), A = X(a, k) and D = P^T d_read + k exp(G_last - G) d_S, an erased read is a
-    query which lambda = -c d_added reaches:
-        d_added = (I + M)^-T D of updates that erase, D + A^T lambda of others
+    With P = X(q, k) and A = X(a, k), an erased read is a query which lambda = -c d_added reaches:
+        d_added = (P (I + M)^-1)^T d_read + (I + M)^-T k exp(G_last - G) d_S  of updates that erase
+                  P^T d_read + k exp(G_last - G) d_S + A^T lambda             of others
         d_S'    = exp(G_last) d_S + (q exp(G))^T d_read + (a exp(G_before))^T lambda
     """
     blocks = tl.cdiv(V, BV)
@@ -1409,18 +1416,14 @@ def s_back(
         _put_tile(d_s_states_p, slot, ck, cv, K, V, d_S)
         s_query = _rows(s_query_p, first, step, ck, K, valid)
         s_erase_key = _rows(s_erase_key_p, first, step, ck, K, valid)
-        s_key = _rows(s_key_p, first, step, ck, K, valid)
         d_s_read = _rows(d_s_read_p, first, step, cv, V, valid)
         d_S_in = d_S.to(DT)
-        d_s_added_0 = _dot(s_key, d_S_in, ACC, PRECISION) * to_end[:, None]
-        P = (_dot(s_query, tl.trans(s_key), ACC, PRECISION) * decay_after).to(DT)
-        d_s_added_0 += _dot(tl.trans(P), d_s_read, ACC, PRECISION)
         columns = tl.arange(0, BT)
+        left = _rows(s_left_0_p, first, step, ck, K, valid)
+        d_s_added_0 = _dot(left, d_S_in, ACC, PRECISION)
+        seen = _rows(s_seen_0_0_p, first, step, columns, BT, valid)
+        d_s_added_0 += _dot(tl.trans(seen), d_s_read, ACC, PRECISION)
         s_erase = _numbers(s_erase_p, first, step, valid, ACC)
-        D_0 = d_s_added_0.to(DT)
-        d_s_added_0 = tl.zeros([BT, BV], ACC)
-        I = _rows(s_inverse_0_0_p, first, step, columns, BT, valid)
-        d_s_added_0 += _dot(tl.trans(I).to(DT), D_0, ACC, PRECISION)
         lambda_0 = -(s_erase[:, None] * d_s_added_0)
         _put_rows(d_s_added_0_p, first, step, cv, V, inside, d_s_added_0)
         s_value = _rows(s_value_p, first, step, cv, V, valid)
@@ -1920,7 +1923,11 @@ PLAN = {
           'role': 'scratch', 'shape': ('T', 'B', 'N', 'K'), 'dtype': 'streams', 'of': '',
           'shares': False,
         },
-        's.inverse.0.0': {
+        's.left.0': {
+          'role': 'scratch', 'shape': ('T', 'B', 'N', 'K'), 'dtype': 'streams', 'of': '',
+          'shares': False,
+        },
+        's.seen.0.0': {
           'role': 'scratch', 'shape': ('T', 'B', 'N', 'BT'), 'dtype': 'streams', 'of': '',
           'shares': False,
         },
@@ -1935,7 +1942,8 @@ PLAN = {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
             'step_before_p': 'step.before', 's_erase_key_p': 's_erase_key', 's_erase_p': 's_erase',
             's_value_p': 's_value', 's_scale_p': 's_scale', 's_added_0_p': 's.added.0',
-            's_held_0_p': 's.held.0', 's_inverse_0_0_p': 's.added.0', 's_states_p': 's.added.0',
+            's_held_0_p': 's.held.0', 's_seen_0_0_p': 's.added.0', 's_left_0_p': 's.added.0',
+            's_states_p': 's.added.0',
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
@@ -1967,7 +1975,8 @@ PLAN = {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
             'step_before_p': 'step.before', 's_erase_key_p': 's_erase_key', 's_erase_p': 's_erase',
             's_value_p': 's_value', 's_scale_p': 's_scale', 's_added_0_p': 's.added.0',
-            's_held_0_p': 's.held.0', 's_inverse_0_0_p': 's.added.0', 's_states_p': 's.added.0',
+            's_held_0_p': 's.held.0', 's_seen_0_0_p': 's.added.0', 's_left_0_p': 's.added.0',
+            's_states_p': 's.added.0',
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
@@ -2013,7 +2022,8 @@ PLAN = {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
             'step_before_p': 'step.before', 's_erase_key_p': 's_erase_key', 's_erase_p': 's_erase',
             's_value_p': 's_value', 's_scale_p': 's_scale', 's_added_0_p': 's.added.0',
-            's_held_0_p': 's.held.0', 's_inverse_0_0_p': 's.added.0', 's_states_p': 's.added.0',
+            's_held_0_p': 's.held.0', 's_seen_0_0_p': 's.added.0', 's_left_0_p': 's.added.0',
+            's_states_p': 's.added.0',
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
@@ -2045,7 +2055,8 @@ PLAN = {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
             'step_before_p': 'step.before', 's_erase_key_p': 's_erase_key', 's_erase_p': 's_erase',
             's_value_p': 's_value', 's_scale_p': 's_scale', 's_added_0_p': 's.added.0',
-            's_held_0_p': 's.added.0', 's_inverse_0_0_p': 's.inverse.0.0', 's_states_p': 's.states',
+            's_held_0_p': 's.added.0', 's_seen_0_0_p': 's.seen.0.0', 's_left_0_p': 's.left.0',
+            's_states_p': 's.states',
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
@@ -2057,9 +2068,9 @@ PLAN = {
         {
           'kernel': 's_back',
           'buffers': {
-            's_query_p': 's_query', 's_erase_key_p': 's_erase_key', 's_key_p': 's_key',
-            's_log_decay_p': 's_log_decay', 'step_before_p': 'step.before', 's_erase_p': 's_erase',
-            's_inverse_0_0_p': 's.inverse.0.0', 's_value_p': 's_value', 's_scale_p': 's_scale',
+            's_query_p': 's_query', 's_erase_key_p': 's_erase_key', 's_log_decay_p': 's_log_decay',
+            'step_before_p': 'step.before', 's_erase_p': 's_erase', 's_seen_0_0_p': 's.seen.0.0',
+            's_left_0_p': 's.left.0', 's_value_p': 's_value', 's_scale_p': 's_scale',
             'd_s_scale_p': 'd_s_scale', 'd_s_value_p': 'd_s_value', 'd_s_added_0_p': 'd_s.added.0',
             'd_s_read_p': 'd_s_read', 'd_s_prev_first_p': 'd_s_prev.first',
             'd_s_last_p': 'd_s_last', 'd_s_states_p': 'd_s.states',
@@ -2090,6 +2101,7 @@ PLAN = {
       ),
       'configurations': {
         's_prepare': (
+          {'blocks': {'BT': 64, 'BV': 32}, 'warps': 8, 'stages': 1, 'most': 64},
           {'blocks': {'BT': 64, 'BV': 64}, 'warps': 8, 'stages': 1, 'most': 64},
           {'blocks': {'BT': 64, 'BV': 64}, 'warps': 4, 'stages': 1, 'most': 64},
           {'blocks': {'BT': 32, 'BV': 64}, 'warps': 4, 'stages': 1, 'most': 64},

@@ -1163,9 +1163,9 @@ def c_back(
 ):
     """What reaches the state and what each step adds, from the last chunk to the first.
 
-    With P = X(q, k), A = X(a, k) and D = P^T d_read + k exp(G_last - G) d_S, an erased read is a
-    query which lambda = -c d_added reaches:
-        d_added = (I + M)^-T D of updates that erase, D + A^T lambda of others
+    With P = X(q, k) and A = X(a, k), an erased read is a query which lambda = -c d_added reaches:
+        d_added = (P (I + M)^-1)^T d_read + (I + M)^-T k exp(G_last - G) d_S  of updates that erase
+                  P^T d_read + k exp(G_last - G) d_S + A^T lambda             of others
         d_S'    = exp(G_last) d_S + (q exp(G))^T d_read + (a exp(G_before))^T lambda
     """
     blocks = tl.cdiv(V, BV)

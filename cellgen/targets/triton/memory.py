@@ -3,7 +3,7 @@
 Input: the programs of a cell's chunks and one of its memories. Output: the text of kernels, and a
 ``LayerPlan``. Five templates serve every memory of the class:
 
-    prepare     what erased reads are made of: triangular inverses, chunks in parallel
+    prepare     what erased reads are made of: solved for, chunks in parallel
     scan        all chunks of a row and head in turn, the state in registers
     outputs     what is read, of states that the scan saved: chunks in parallel, for few rows
     back        what reaches the state and what each step adds, from the last chunk to the first

@@ -131,9 +131,9 @@ def _inner(m: MemoryText) -> dict[str, BufferPlan]:
     scratch = BufferPlan(BufferRole.SCRATCH, VALUES, "streams")
     for u in m.erasing:
         buffers |= {u.added: scratch, f"d_{u.added}": scratch}
-        buffers[u.held] = replace(scratch, shape=KEYS)
-    for _, _, inverse in m.inverses:
-        buffers[inverse] = replace(scratch, shape=(*NUMBERS, "BT"))
+        buffers |= dict.fromkeys((u.held, u.left), replace(scratch, shape=KEYS))
+    for seen in _seen(m):
+        buffers[seen] = replace(scratch, shape=(*NUMBERS, "BT"))
     if m.is_marked:
         buffers[MARKS] = BufferPlan(BufferRole.MARKS, ("B", "N"), "int32")
     buffers[STEP_BEFORE] = BufferPlan(BufferRole.BEFORE, ("T", "B"), "int32")
@@ -144,8 +144,12 @@ def _inner(m: MemoryText) -> dict[str, BufferPlan]:
 
 
 def _inputs(m: MemoryText) -> list[str]:
-    """Keys, coefficients and decays."""
-    names = [*m.update_keys, *([m.log_decay] if m.decays else [])]
+    """Keys and decays."""
+    return [*m.update_keys, *_decays_and_gaps(m)]
+
+
+def _decays_and_gaps(m: MemoryText) -> list[str]:
+    names = [m.log_decay] if m.decays else []
     return [*names, *([MARKS] if m.is_marked else []), STEP_BEFORE]
 
 
@@ -159,8 +163,12 @@ def _given_values(m: MemoryText, erased: bool = False) -> list[str]:
     return [name for u in updates for name in (u.value, u.scale) if name]
 
 
-def _inverses(m: MemoryText) -> list[str]:
-    return [inverse for _, _, inverse in m.inverses]
+def _seen(m: MemoryText) -> list[str]:
+    return [seen for _, _, seen in m.seen]
+
+
+def _left(m: MemoryText) -> list[str]:
+    return [u.left for u in m.erasing]
 
 
 def _queries(m: MemoryText) -> list[str]:
@@ -170,7 +178,7 @@ def _queries(m: MemoryText) -> list[str]:
 def _prepare(m: MemoryText) -> list[str]:
     erased = [*m.erasers, *_coefficients(m), *_given_values(m, erased=True)]
     formed = [name for u in m.erasing for name in (u.added, u.held)]
-    return [_queries(m)[0], *_inputs(m), *erased, *formed, *_inverses(m), m.states]
+    return [*_queries(m), *_inputs(m), *erased, *formed, *_seen(m), *_left(m), m.states]
 
 
 def _scan(m: MemoryText) -> list[str]:
@@ -191,7 +199,8 @@ def _outputs(m: MemoryText) -> list[str]:
 
 
 def _back(m: MemoryText) -> list[str]:
-    names = [*_queries(m), *m.erasers, *_inputs(m), *_coefficients(m), *_inverses(m)]
+    names = [*m.read_back, *_decays_and_gaps(m)]
+    names += [*_coefficients(m), *_seen(m), *_left(m)]
     for u in m.updates:
         if u.scale:
             names += [u.value, u.scale, f"d_{u.scale}"]
@@ -209,8 +218,7 @@ def _back(m: MemoryText) -> list[str]:
 
 def _gradients(m: MemoryText) -> list[str]:
     names = [*m.every_key, *_coefficients(m), *_given_values(m)]
-    names += [m.log_decay] if m.decays else []
-    names += [*([MARKS] if m.is_marked else []), STEP_BEFORE]
+    names += _decays_and_gaps(m)
     names += [name for u in m.erasing for name in (u.added, f"d_{u.added}")]
     names += [f"d_{readout.read}" for readout in m.readouts]
     names += [m.states, f"d_{m.states}"]
@@ -303,7 +311,8 @@ def _launch(
 def _idle(m: MemoryText, kernel: str, flags: Mapping[str, bool]) -> dict[str, str]:
     """Buffers that a launch with some flags leaves alone, and others that stand in for them."""
     if kernel == "prepare":
-        unread = [u.held for u in m.erasing] if flags["KNOWN"] else [*_inverses(m), m.states]
+        ahead = [*_seen(m), *_left(m), m.states]
+        unread = [u.held for u in m.erasing] if flags["KNOWN"] else ahead
         return dict.fromkeys(unread, m.erasing[0].added)
     if kernel == "scan" and not flags["SAVES"]:
         return dict.fromkeys([m.states, *([m.column.states] if m.column else [])], m.last)
@@ -316,7 +325,10 @@ Settings = tuple[int, int, int, int, int]
 """Steps of a chunk, keys and values of a block, warps, stages."""
 CONFIGURATIONS: Mapping[int, Mapping[str, tuple[Settings, ...]]] = {
     64: {
-        "prepare": ((64, 0, 64, 8, 1), (64, 0, 64, 4, 1), (32, 0, 64, 4, 1), (32, 0, 32, 4, 1)),
+        "prepare": (
+            *((64, 0, 32, 8, 1), (64, 0, 64, 8, 1), (64, 0, 64, 4, 1)),
+            *((32, 0, 64, 4, 1), (32, 0, 32, 4, 1)),
+        ),
         "scan": (
             *((64, 0, 32, 4, 2), (64, 0, 32, 4, 3), (64, 0, 64, 4, 3), (64, 0, 64, 8, 2)),
             *((32, 0, 64, 8, 2), (32, 0, 32, 4, 2), (32, 0, 64, 4, 3), (32, 0, 32, 4, 3)),

@@ -29,6 +29,7 @@ class UpdateText:
     erased: tuple[tuple[int, str], ...]
     added: str
     held: str
+    left: str
 
     @property
     def is_scaled(self) -> bool:
@@ -84,8 +85,8 @@ class MemoryText:
     updates: tuple[UpdateText, ...]
     readouts: tuple[ReadoutText, ...]
     column: ColumnText | None
-    inverses: tuple[tuple[int, int, str], ...]
-    """The blocks of (I + M)^-1 by the updates that erase, each with its buffer."""
+    seen: tuple[tuple[int, int, str], ...]
+    """What reads see of what updates that erase add afresh: read, update, buffer."""
 
     @staticmethod
     def both(
@@ -124,7 +125,11 @@ class MemoryText:
                 for n, one in enumerate(memory.readouts)
             ),
             _column(column, named) if column else None,
-            tuple((r, c, named(f"{name}.inverse.{r}.{c}")) for r in erasing for c in erasing),
+            tuple(
+                (n, u, named(f"{name}.seen.{n}.{u}"))
+                for n in range(len(memory.readouts))
+                for u in erasing
+            ),
         )
 
     # --- facts ---
@@ -168,6 +173,12 @@ class MemoryText:
         return tuple(dict.fromkeys((*queries, *self.erasers, *self.update_keys)))
 
     @property
+    def read_back(self) -> tuple[str, ...]:
+        """Keys that what goes back from chunk to chunk reads: those that erase are solved for."""
+        queries, keys = (one.query for one in self.readouts), (one.key for one in self.plain)
+        return tuple(dict.fromkeys((*queries, *self.erasers, *keys)))
+
+    @property
     def erasing(self) -> tuple[UpdateText, ...]:
         """The updates that erase."""
         return tuple(update for update in self.updates if update.erased)
@@ -176,6 +187,11 @@ class MemoryText:
     def plain(self) -> tuple[UpdateText, ...]:
         """The updates that erase nothing: what they add is known before the state is."""
         return tuple(update for update in self.updates if not update.erased)
+
+    @property
+    def erasing_pairs(self) -> tuple[tuple[int, int], ...]:
+        """The blocks of (I + M)^-1, by the updates that erase."""
+        return tuple((w.n, u.n) for w in self.erasing for u in self.erasing)
 
     # --- sums over updates ---
 
@@ -220,6 +236,7 @@ def _updates(memory: Memory, named: Naming) -> tuple[UpdateText, ...]:
             tuple((read, named(str(value))) for read, value in update.erased.items()),
             named(f"{memory.next}.added.{n}"),
             named(f"{memory.next}.held.{n}"),
+            named(f"{memory.next}.left.{n}"),
         )
         for n, update in enumerate(memory.updates)
     )

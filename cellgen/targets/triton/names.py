@@ -24,7 +24,7 @@ HELPERS = ("memory_head.py.j2", "memory_by_key.py.j2")
 _MADE = (
     *(r"\w+_ptr", r"\w+_first", r"\w+_last", r"\w+_carry", r"\w+_above", r"\w+_so_far"),
     *(r"\w+_real", r"\w+_size", r"\w+_states", r"\w+_added_\d+", r"\w+_held_\d+"),
-    *(r"\w+_inverse_\d+_\d+", r"factor_\d+", r"term_\d+", r"at_\w+", r"rows_\d+\w*"),
+    *(r"\w+_left_\d+", r"\w+_seen_\d+_\d+", r"factor_\d+", r"term_\d+", r"at_\w+", r"rows_\d+\w*"),
 )
 """Names that are formed outside templates, of values and of numbers."""
 _JINJA = re.compile(r"\{#.*?#\}|\{%(.*?)%\}|\{\{(.*?)\}\}", re.DOTALL)
