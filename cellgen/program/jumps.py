@@ -36,8 +36,10 @@ def jump_of(definition: Definition) -> str:
 
 def _loop(program: Program, following: Mapping[Value, Value], state: Value) -> set[Value]:
     """The values on a way from a state to itself, over any number of steps."""
-    readers = {s.target: s.operands for s in program.statements}
-    after = {value: [t for t, read in readers.items() if value in read] for value in program.values}
+    after: dict[Value, list[Value]] = {value: [] for value in program.values}
+    for target, read in {s.target: s.operands for s in program.statements}.items():
+        for value in after.keys() & set(read):
+            after[value].append(target)
     for old, new in following.items():
         after.setdefault(new, []).append(old)
     before: dict[Value, list[Value]] = {value: [] for value in after}

@@ -91,7 +91,8 @@ class SequencePrograms:
     @property
     def totals(self) -> tuple[Value, ...]:
         """Sums over all steps that only the epilogue reads."""
-        return tuple(v for v in self.deferred.results if v not in self.gradients)
+        gradients = frozenset(self.gradients)
+        return tuple(v for v in self.deferred.results if v not in gradients)
 
     @property
     def all(self) -> tuple[Program, ...]:
