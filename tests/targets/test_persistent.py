@@ -927,8 +927,9 @@ def test_machine_code_has_no_spill_and_no_fence(cell: type[Cell], tmp_path: Path
 
 @pytest.mark.slow
 @with_nvcc
-@pytest.mark.parametrize("named", nvcc.PRODUCTS[1:])
-@pytest.mark.parametrize("cell", [LSTM, GRU], ids=lambda cell: cell.definition.name)
+@pytest.mark.parametrize(
+    ("cell", "named"), [(LSTM, "parts"), (GRU, "parts"), (GRU, "tf32")], ids=str
+)  # with tf32 an LSTM forward in clusters keeps one number in memory: lab note 14
 def test_machine_code_of_float32_on_matrix_units_has_no_spill_and_no_fence(
     cell: type[Cell], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
