@@ -16,8 +16,8 @@ template <typename K> cudaError_t cellgen_occupancy(int *at_once, K kernel, cons
 #include <atomic>
 
 /* The error by which each device refused such a launch to this library; 0: none did. Of all element types, each
- * of which may be compiled by itself. */
-inline std::atomic<int> *cellgen_refusal_on(int device)
+ * of which may be compiled by itself; hidden, for what is not would be one of all libraries. */
+__attribute__((visibility("hidden"))) inline std::atomic<int> *cellgen_refusal_on(int device)
 {
     static std::atomic<int> of_device[64];
     return device >= 0 && device < 64 ? of_device + device : nullptr;

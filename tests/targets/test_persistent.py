@@ -39,6 +39,7 @@ from cellgen.proof.over_time import shared_keywords
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.device import nvcc, packing
 from cellgen.runtime.device.kernel import CudaKernel
+from cellgen.runtime.device.library import CUDA_ERROR
 from cellgen.runtime.device.model import DEVICES, EMULATED, Together, choices, describe
 from cellgen.runtime.device.settings import TIERS
 from cellgen.runtime.paths import include_folder
@@ -568,8 +569,11 @@ def staying(*changes: tuple[str, str]) -> CudaKernel:
 def test_a_device_that_refuses_such_launches_has_the_steps_launched(
     error: int, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller is told once, by whichever error; a call that asks for the tier gets the error."""
-    kernel = staying(("seconds: any step", f"seconds, {error}: any step"))
+    """The caller is told once, by whichever error; a call that asks for the tier gets the error.
+
+    Another cell's library knows nothing of it.
+    """
+    kernel, other = staying(("seconds: any step", f"seconds, {error}: any step")), emulated(Elman)
     device, given = OnHost(kernel, "float32"), inputs(kernel, OPEN)
     lib = kernel.library().lib
     with machine(kernel):
@@ -585,6 +589,8 @@ def test_a_device_that_refuses_such_launches_has_the_steps_launched(
         again = device.sequence_forward(**given)  # a warning would be an error
     assert np.array_equal(steps, first.h)
     assert np.array_equal(steps, again.h)
+    refused = [each.library().lib.cellgen_cuda_refused(0) for each in (kernel, other)]
+    assert refused == [CUDA_ERROR + error, 0]
 
 
 @pytest.mark.slow
