@@ -4,137 +4,43 @@
  * mask, reset; -10 and below checkpoints, from the first on; -4 what the function does not read. `again` are
  * the members of the forward pass that a backward pass with checkpoints runs once more. Members that are in neither are NULL. Dimensions follow from the shapes of what comes in,
  * by the cell's descriptor, so that a program holds none. Every shape is checked against it.
- * Buffers of 16 bits: those that have steps go to the kernel as they are (`stored` of the options), all others
- * are widened to float32 before the call, and results rounded after it.
+ * What a call means, 16 bits too, is said by cellgen_call.h.
  * A cell that this process has not met is asked for through `find`. Calls on a device: handler_device.inc.h. */
 #include "handler.h"
 #include "handler_shapes.inc.h"
 
-/* --- numbers of 16 bits -------------------------------------------------------------------- */
+/* --- arguments ----------------------------------------------------------------------------- */
 
-/* Note a buffer whose numbers have to be widened, or rounded; 0: there are too many. */
-static int note_wide(call *one, const cellgen_value *value, const XLA_FFI_Buffer *buffer, int is_result)
-{
-    int64_t count = 1;
-    if (!narrow(buffer) || held(one, value, buffer))
-        return 1;
-    for (int64_t k = 0; k < one->wides; ++k)
-        if (one->widened[k].buffer == buffer)
-            return 1;
-    if (one->wides == MOST_MEMBERS)
-        return wrong(one, "%s.%s: it has too many arrays", one->cell->name, one->function->name);
-    for (int64_t a = 0; a < buffer->rank; ++a)
-        count *= buffer->dims[a];
-    one->widened[one->wides++] = (wide){buffer, NULL, count, is_result};
-    return 1;
-}
-
-/* Widen what has no steps, and make room for such results, at zero; 0: no memory. */
-static int widen(call *one)
-{
-    const int64_t line = ALIGNMENT / (int64_t)sizeof(float);
-    int64_t total = 0;
-    for (int64_t k = 0; k < one->wides; ++k)
-        total += (one->widened[k].count + line - 1) / line * line;
-    one->numbers = take_memory(total * (int64_t)sizeof(float));
-    float *at = one->numbers.address;
-    if (!at)
-        return wrong(one, "%s.%s: no memory for arrays in float32", one->cell->name, one->function->name);
-    for (int64_t k = 0; k < one->wides; ++k) {
-        wide *found = &one->widened[k];
-        found->numbers = at;
-        at += (found->count + line - 1) / line * line;
-        if (found->is_result)
-            memset(found->numbers, 0, (size_t)found->count * sizeof(float));
-        else
-            cellgen_widen(found->numbers, found->buffer->data, found->count, narrow(found->buffer));
-    }
-    return 1;
-}
-
-/* Round results that have no steps. */
-static void round_results(const call *one)
-{
-    for (int64_t k = 0; k < one->wides; ++k)
-        if (one->widened[k].is_result)
-            cellgen_narrow(one->widened[k].buffer->data, one->widened[k].numbers, one->widened[k].count,
-                           narrow(one->widened[k].buffer));
-}
-
-/* Where the kernel finds or puts the numbers of a buffer. */
-static void *numbers_of(const call *one, const XLA_FFI_Buffer *buffer)
-{
-    for (int64_t k = 0; narrow(buffer) && k < one->wides; ++k)
-        if (one->widened[k].buffer == buffer)
-            return one->widened[k].numbers;
-    return buffer->data;
-}
-
-/* The word of a member: an address, or a scalar as a double. */
-static uint64_t word_of(const call *one, const cellgen_value *value, const XLA_FFI_Buffer *buffer)
+/* The word of a scalar: a double, its usual one where there is no buffer. */
+static uint64_t scalar_word(const cellgen_value *value, const XLA_FFI_Buffer *buffer)
 {
     double scalar = value->value;
+    float small = 0;
     uint64_t word = 0;
-    void *const found = buffer ? numbers_of(one, buffer) : NULL;
-    if (value->role != CELLGEN_ROLE_SCALAR)
-        return (uint64_t)(uintptr_t)found;
-    if (buffer)
-        scalar = one->type == XLA_FFI_DataType_F32 ? *(const float *)found : *(const double *)found;
+    if (buffer && buffer->dtype == XLA_FFI_DataType_F64)
+        scalar = *(const double *)buffer->data;
+    else if (buffer)
+        cellgen_widen(&small, buffer->data, 1, narrow(buffer)), scalar = small;
     memcpy(&word, &scalar, sizeof scalar);
     return word;
 }
 
-/* Note what has to be widened or rounded, of the members; 0: there are too many. */
-static int note_members(call *one)
-{
-    for (int64_t m = 0; m < one->function->members; ++m)
-        if (one->member[m] &&
-            !note_wide(one, &one->function->member[m], one->member[m], m >= one->function->arguments))
-            return 0;
-    return 1;
-}
-
-/* --- arguments ----------------------------------------------------------------------------- */
-
-/* The forward pass that a backward pass with checkpoints runs once more; NULL: the cell has none. */
-static const cellgen_signature *forward_of(const call *one)
-{
-    for (int64_t k = 0; k < one->cell->functions; ++k)
-        if (!strcmp(one->cell->function[k].name, "sequence_forward"))
-            return &one->cell->function[k];
-    return NULL;
-}
-
-/* Note what it alone reads. */
-static int note_again(call *one)
+/* Fill the words of scalars, of the forward pass too that is run once more. */
+static void fill_scalars(call *one)
 {
     const XLA_FFI_CallFrame *frame = one->frame;
     const XLA_FFI_Array *again = attribute(frame, "again", XLA_FFI_AttrType_ARRAY);
-    const cellgen_signature *forward = forward_of(one);
-    if (!again || !forward || !is_numbers(again, frame->args.size))
-        return 1;
-    for (int64_t n = 0; n < frame->args.size; ++n) {
-        const int32_t at = ((const int32_t *)again->data)[n];
-        if (at >= 0 && at < forward->arguments && !note_wide(one, &forward->member[at], frame->args.args[n], 0))
-            return 0;
-    }
-    return 1;
-}
-
-/* Fill the words of the members; an output of the last step alone starts at zero. */
-static void fill_words(call *one)
-{
-    for (int64_t m = 0; m < one->function->members; ++m) {
-        const XLA_FFI_Buffer *buffer = one->member[m];
-        const cellgen_value *value = &one->function->member[m];
-        one->word[m] = word_of(one, value, buffer);
-        one->stored[m] = (unsigned char)(buffer ? held(one, value, buffer) : CELLGEN_STORED_REAL);
-        if (buffer && one->say.last_only && cg_is_shown(value) && !narrow(buffer)) {
-            size_t bytes = one->type == XLA_FFI_DataType_F32 ? 4 : 8;
-            for (int64_t a = 0; a < buffer->rank; ++a)
-                bytes *= (size_t)buffer->dims[a];
-            memset(buffer->data, 0, bytes);
-        }
+    const cellgen_signature *forward = one->call.again.function;
+    for (int64_t m = 0; m < one->function->arguments; ++m)
+        if (one->function->member[m].role == CELLGEN_ROLE_SCALAR)
+            one->call.word[m] = scalar_word(&one->function->member[m], one->member[m]);
+    for (int64_t m = 0; forward && m < forward->arguments; ++m) {
+        const XLA_FFI_Buffer *buffer = NULL;
+        for (int64_t n = 0; n < frame->args.size; ++n)
+            if (((const int32_t *)again->data)[n] == m)
+                buffer = frame->args.args[n];
+        if (forward->member[m].role == CELLGEN_ROLE_SCALAR)
+            one->call.again.word[m] = scalar_word(&forward->member[m], buffer);
     }
 }
 
@@ -150,64 +56,33 @@ static int place_checkpoints(call *one)
         return disagrees(one);
     for (int64_t k = 0; k < one->checkpoints; ++k) {
         const XLA_FFI_Buffer *buffer = one->checkpoint[k];
-        const int64_t rank = cg_checkpoint_shape(one->cell, held[k], one->say.checkpoint, one->size, shape);
+        const int64_t rank = cg_checkpoint_shape(one->cell, held[k], one->call.say.checkpoint, one->call.size, shape);
         if (!buffer || buffer->dtype != one->type || buffer->rank != rank ||
             memcmp(buffer->dims, shape, (size_t)rank * sizeof *shape))
             return disagrees(one);
-        one->checkpoint_at[k] = buffer->data;
+        one->call.checkpoint_at[k] = buffer->data;
     }
     return 1;
 }
 
-/* Put checkpoints into the options, and for a backward pass what it runs forward once more; 0: they are wrong. */
-static int fill_checkpoints(call *one, cellgen_options *options)
-{
-    const XLA_FFI_CallFrame *frame = one->frame;
-    const XLA_FFI_Array *again = attribute(frame, "again", XLA_FFI_AttrType_ARRAY);
-    const cellgen_signature *forward = forward_of(one);
-    if (!place_checkpoints(one))
-        return 0;
-    options->checkpoints = one->checkpoint_at;
-    if (!again)
-        return 1;
-    if (!is_numbers(again, frame->args.size))
-        return disagrees(one);
-    memset(one->stored_again, 0, (size_t)forward->members);
-    for (int64_t m = 0; m < forward->members; ++m)
-        one->again[m] = m < forward->arguments ? word_of(one, &forward->member[m], NULL) : 0;
-    for (int64_t n = 0; n < frame->args.size; ++n) {
-        const int32_t at = ((const int32_t *)again->data)[n];
-        if (at < 0 || at >= forward->arguments)
-            continue;
-        const XLA_FFI_Buffer *buffer = frame->args.args[n];
-        one->again[at] = word_of(one, &forward->member[at], buffer);
-        one->stored_again[at] = (unsigned char)held(one, &forward->member[at], buffer);
-    }
-    one->options_again = cg_options_again(options);
-    one->options_again.stored = one->is_narrow ? one->stored_again : NULL;
-    memset(one->again + forward->members, 0, 3 * sizeof *one->again);
-    one->again[forward->members + 3] = (uint64_t)(uintptr_t)&one->options_again;
-    options->forward = one->again;
-    return 1;
-}
-
-/* The options of a call, from its tables and attributes; 0: no memory. */
-static int fill_options(call *one, cellgen_options *options)
+/* Take the tables of steps; 0: no memory. */
+static int take_tables(call *one)
 {
     const XLA_FFI_Buffer *lengths = one->table[0];
-    cellgen_set_numbers(options, &one->say);
-    options->stored = one->is_narrow ? one->stored : NULL;
-    options->mask = one->table[1] ? one->table[1]->data : NULL;
-    options->reset = one->table[2] ? one->table[2]->data : NULL;
+    cg_call *of = &one->call;
+    for (int k = 0; k < 2; ++k) {
+        of->flags[k] = one->table[k + 1] ? one->table[k + 1]->data : NULL;
+        of->flag_stride[k][0] = size_named(one, "B"), of->flag_stride[k][1] = 1;
+    }
     if (lengths && lengths->dtype == XLA_FFI_DataType_S64)
-        options->lengths = lengths->data;
+        of->lengths = lengths->data;
     else if (lengths) {
         one->lengths = malloc((size_t)(lengths->dims[0] + 1) * sizeof(int64_t));
         if (!one->lengths)
             return 0;
         for (int64_t row = 0; row < lengths->dims[0]; ++row)
             one->lengths[row] = ((const int32_t *)lengths->data)[row];
-        options->lengths = one->lengths;
+        of->lengths = one->lengths;
     }
     return 1;
 }
@@ -251,47 +126,54 @@ static void say_length(call *one, const int64_t *lengths)
           (long long)steps);
 }
 
+static void say_code(call *one, int code)
+{
+    if (code == CELLGEN_LENGTH_OUT_OF_RANGE)
+        say_length(one, one->call.lengths);
+    else
+        wrong(one, "%s.%s: the compiled function returned %d: %s", one->cell->name, one->function->name, code,
+              meaning(code));
+}
+
+/* Run a call that is prepared. */
 static XLA_FFI_Error *run(call *one)
 {
-    cellgen_options options;
-    int64_t dims[MOST_DIMS], at = one->function->members;
-    int64_t threads = number(one->frame, "threads", 0);
-    if (!fill_options(one, &options)) {
-        wrong(one, "%s.%s: no memory for lengths", one->cell->name, one->function->name);
-        return refuse(one, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
-    }
-    if (one->say.checkpoint && !fill_checkpoints(one, &options))
-        return refuse(one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
-    for (int64_t k = 0; k < one->function->dims; ++k)
-        dims[k] = one->size[one->function->dim[k]];
-    const int64_t bytes = one->entry->size ? one->entry->size(dims, &options) : 0;
+    cg_call *of = &one->call;
+    const int64_t bytes = of->entry->size ? of->entry->size(of->dims, cg_options_of(of)) : 0;
     const memory workspace = bytes < 0 ? (memory){NULL, 0} : take_memory(bytes);
     if (!workspace.address) {
         wrong(one, "%s.%s: no memory for a workspace of %lld bytes", one->cell->name,
                  one->function->name, (long long)bytes);
         return refuse(one, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
     }
-    if (one->function->has_workspace) {
-        one->word[at++] = (uint64_t)(uintptr_t)workspace.address;
-        one->word[at++] = (uint64_t)workspace.bytes;
-    }
-    threads = threads > 0 ? threads : usual_threads;
-    if (one->function->has_team) {
-        one->word[at++] = (uint64_t)(uintptr_t)(threads > 1 ? team_of((int)threads) : NULL);
-        one->word[at++] = (uint64_t)(uintptr_t)&options;
-    }
-    const int code = one->entry->call(dims, one->word);
+    cg_lend(of, workspace.address, workspace.bytes);
+    const int code = of->entry->call(of->dims, of->word);
     give_memory(workspace);
-    if (!code) {
-        round_results(one);
+    if (!code)
         return NULL;
-    }
-    if (code == CELLGEN_LENGTH_OUT_OF_RANGE)
-        say_length(one, options.lengths);
-    else
-        wrong(one, "%s.%s: the compiled function returned %d: %s", one->cell->name,
-              one->function->name, code, meaning(code));
+    say_code(one, code);
     return refuse(one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+}
+
+/* Prepare a call that has begun, and run it. */
+static XLA_FFI_Error *compute(call *one)
+{
+    const int64_t own = number(one->frame, "threads", 0), threads = own > 0 ? own : usual_threads;
+    fill_scalars(one);
+    if (!take_tables(one)) {
+        wrong(one, "%s.%s: no memory for lengths", one->cell->name, one->function->name);
+        return refuse(one, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
+    }
+    if (one->call.say.checkpoint && !place_checkpoints(one))
+        return refuse(one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+    const int refusal = cg_prepare(&one->call, threads > 1 ? team_of((int)threads) : NULL);
+    if (!refusal)
+        return run(one);
+    if (refusal == CG_MISSING)
+        say_code(one, CELLGEN_NULL_POINTER);
+    else
+        wrong(one, "%s.%s: no memory for arrays in float32", one->cell->name, one->function->name);
+    return refuse(one, refusal == CG_MISSING ? XLA_FFI_Error_Code_INVALID_ARGUMENT : XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
 }
 
 static int answers_metadata(XLA_FFI_CallFrame *frame)
@@ -309,50 +191,58 @@ static int answers_metadata(XLA_FFI_CallFrame *frame)
 static XLA_FFI_Error *begin(call *one, XLA_FFI_CallFrame *frame)
 {
     one->frame = frame;
-    one->entry = NULL;
     one->lengths = NULL;
-#define TAKE(name, usual) one->say.name = number(frame, #name, usual);
-    CELLGEN_EACH_NUMBER(TAKE)
-    if (cg_wrong_numbers(&one->say)) {
-        wrong(one, "%s", cg_wrong_numbers(&one->say));
-        return refuse(one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
-    }
-    one->checkpoints = one->wides = 0;
-    one->is_narrow = 0;
-    one->numbers = (memory){NULL, 0};
-    if (one->say.checkpoint)
-        memset(one->checkpoint, 0, sizeof one->checkpoint);
-    memset(one->table, 0, sizeof one->table);
     if (!find_function(one))
         return refuse(one, XLA_FFI_Error_Code_NOT_FOUND);
+    cg_begin(&one->call, one->cell, one->function);
+    one->call.are_given = 1, one->call.entry = NULL;
+#define TAKE(name, usual) one->call.say.name = number(frame, #name, usual);
+    CELLGEN_EACH_NUMBER(TAKE)
+    if (cg_wrong_numbers(&one->call.say)) {
+        wrong(one, "%s", cg_wrong_numbers(&one->call.say));
+        return refuse(one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+    }
+    one->checkpoints = 0;
+    if (one->call.say.checkpoint)
+        memset(one->checkpoint, 0, sizeof one->checkpoint);
+    memset(one->table, 0, sizeof one->table);
     memset(one->member, 0, (size_t)one->function->members * sizeof *one->member);
     if (!place_buffers(one) || !choose_entry(one) || !tell_sizes(one) || !check_tables(one))
         return refuse(one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
     return NULL;
 }
 
-/* Begin a call, if the frame is one; 0: it asks for something else, or the call is wrong. */
-static int begins(call *one, XLA_FFI_CallFrame *frame, XLA_FFI_Error **error)
+/* Begin a call, if the frame is one; NULL: it asks for something else, or the call is wrong. Its record is larger than
+ * the stack of a thread may be. */
+static call *begins(XLA_FFI_CallFrame *frame, XLA_FFI_Error **error)
 {
     if (answers_metadata(frame) || frame->stage != XLA_FFI_ExecutionStage_EXECUTE)
-        return 0;
+        return NULL;
+    const memory own = take_memory(sizeof(call));
+    call *one = own.address;
+    if (!one) {
+        *error = refuse_in(frame, "cellgen_call: no memory for a call", XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
+        return NULL;
+    }
+    one->own = own;
     *error = begin(one, frame);
-    return *error == NULL;
+    if (!*error)
+        return one;
+    give_memory(own);
+    return NULL;
 }
 
 CELLGEN_EXPORT XLA_FFI_Error *cellgen_call(XLA_FFI_CallFrame *frame);
 CELLGEN_EXPORT XLA_FFI_Error *cellgen_call(XLA_FFI_CallFrame *frame)
 {
-    call one;
     XLA_FFI_Error *error = NULL;
-    if (!begins(&one, frame, &error))
+    call *one = begins(frame, &error);
+    if (!one)
         return error;
-    if (one.is_narrow && (!note_members(&one) || !note_again(&one) || !widen(&one)))
-        return refuse(&one, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
-    fill_words(&one);
-    error = run(&one);
-    free(one.lengths);
-    give_memory(one.numbers);
+    error = compute(one);
+    cg_end(&one->call, error == NULL);
+    free(one->lengths);
+    give_memory(one->own);
     return error;
 }
 

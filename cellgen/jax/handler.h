@@ -11,12 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MOST_MEMBERS 2048
+#define CG_MOST_MEMBERS MOST_MEMBERS
+#define CG_MOST_VIEWS (2 * MOST_MEMBERS) /* and what only the forward pass reads that is run once more */
 #include "cellgen.h"
-#include "cellgen_half.h"
-#include "cellgen_signature.h"
+#include "cellgen_call.h"
 #include "xla/ffi/api/c_api.h"
 
-#define MOST_MEMBERS 2048
 #define MOST_DIMS 32
 #define KEPT_MEMORIES 32
 #define ALIGNMENT 64
@@ -119,50 +120,33 @@ static void give_memory(memory given)
 
 /* --- a call ------------------------------------------------------------------------------ */
 
-/* A buffer of 16 bits without steps, and its numbers in float32. */
 typedef struct {
-    const XLA_FFI_Buffer *buffer;
-    float *numbers;
-    int64_t count;
-    int is_result;
-} wide;
-
-typedef struct {
+    memory own; /* where this is */
     XLA_FFI_CallFrame *frame;
     const cellgen_cell *cell;
     const cellgen_signature *function;
-    const cellgen_entry *entry;
     const XLA_FFI_Buffer *member[MOST_MEMBERS];
     const XLA_FFI_Buffer *table[3]; /* lengths, mask, reset */
     XLA_FFI_DataType type;
-    cg_view view[MOST_MEMBERS]; /* of members that there are */
-    int64_t size[MOST_DIMS]; /* by number of dimension in the cell; -1: not told yet */
-    uint64_t word[MOST_MEMBERS + 4];
     int64_t *lengths; /* of our own, where those of the call have 32 bits */
-    cellgen_numbers say; /* the options of the call */
     const XLA_FFI_Buffer *checkpoint[MOST_CHECKPOINTS];
-    void *checkpoint_at[MOST_CHECKPOINTS];
     int64_t checkpoints;
-    uint64_t again[MOST_MEMBERS + 4]; /* the forward pass that is run once more */
-    cellgen_options options_again;
-    unsigned char stored[MOST_MEMBERS], stored_again[MOST_MEMBERS];
-    int is_narrow; /* some buffers have 16 bits */
-    wide widened[MOST_MEMBERS];
-    int64_t wides;
-    memory numbers; /* of those */
+    cg_call call;
     char named[TEXT / 2]; /* the cell, as the program names it */
     char text[TEXT]; /* of an error */
 } call;
 
-static XLA_FFI_Error *refuse(const call *one, XLA_FFI_Error_Code code)
+static XLA_FFI_Error *refuse_in(const XLA_FFI_CallFrame *frame, const char *text, XLA_FFI_Error_Code code)
 {
     XLA_FFI_Error_Create_Args args;
     memset(&args, 0, sizeof args);
     args.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE;
-    args.message = one->text;
+    args.message = text;
     args.errc = code;
-    return one->frame->api->XLA_FFI_Error_Create(&args);
+    return frame->api->XLA_FFI_Error_Create(&args);
 }
+
+static XLA_FFI_Error *refuse(const call *one, XLA_FFI_Error_Code code) { return refuse_in(one->frame, one->text, code); }
 
 /* Say what is wrong with a call; 0. */
 static int wrong(call *one, const char *format, ...)

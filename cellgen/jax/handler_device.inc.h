@@ -113,34 +113,40 @@ static int fill_addresses(call *one, launched *of, int64_t bytes)
         const int is_scalar = one->function->member[m].role == CELLGEN_ROLE_SCALAR && m < one->function->arguments;
         if (buffer && number_bytes(buffer) != (is_scalar && bytes == 2 ? 4 : bytes))
             return disagrees(one);
-        one->word[m] = address_of(buffer);
+        one->call.word[m] = address_of(buffer);
     }
     for (int k = 0; k < 3; ++k)
         of->table[k] = address_of(one->table[k]);
     return (!one->table[0] || one->table[0]->dtype == XLA_FFI_DataType_S64) || disagrees(one);
 }
 
-CELLGEN_EXPORT XLA_FFI_Error *cellgen_device_call(XLA_FFI_CallFrame *frame);
-CELLGEN_EXPORT XLA_FFI_Error *cellgen_device_call(XLA_FFI_CallFrame *frame)
+/* Launch a call that has begun. */
+static XLA_FFI_Error *launch_call(call *one)
 {
-    call one;
-    XLA_FFI_Error *error = NULL;
-    if (!begins(&one, frame, &error))
-        return error;
     char element[16];
-    const int64_t bytes = element_bytes(attribute(frame, "element", XLA_FFI_AttrType_STRING), element);
-    int64_t size[MOST_DIMS];
-    launched of = {.cell = one.named, .function = one.function->name, .element = element, .size = size,
-                   .member = one.word, .say = one.say, .text = one.text, .text_bytes = sizeof one.text, .frame = frame};
-    if (!(bytes ? fill_addresses(&one, &of, bytes) : disagrees(&one)))
-        return refuse(&one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
-    for (int64_t k = 0; k < one.function->dims; ++k)
-        size[k] = one.size[one.function->dim[k]];
+    const int64_t bytes = element_bytes(attribute(one->frame, "element", XLA_FFI_AttrType_STRING), element);
+    launched of = {.cell = one->named, .function = one->function->name, .element = element, .size = one->call.dims,
+                   .member = one->call.word, .say = one->call.say, .text = one->text, .text_bytes = sizeof one->text,
+                   .frame = one->frame};
+    if (!(bytes ? fill_addresses(one, &of, bytes) : disagrees(one)))
+        return refuse(one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
     if (!ask_where(&of)) {
-        wrong(&one, "%s.%s: XLA says no stream or no device of the call", one.cell->name, one.function->name);
-        return refuse(&one, XLA_FFI_Error_Code_UNIMPLEMENTED);
+        wrong(one, "%s.%s: XLA says no stream or no device of the call", one->cell->name, one->function->name);
+        return refuse(one, XLA_FFI_Error_Code_UNIMPLEMENTED);
     }
     const int failed = launch(&of);
     give_scratch(&of);
-    return failed ? refuse(&one, XLA_FFI_Error_Code_INTERNAL) : NULL;
+    return failed ? refuse(one, XLA_FFI_Error_Code_INTERNAL) : NULL;
+}
+
+CELLGEN_EXPORT XLA_FFI_Error *cellgen_device_call(XLA_FFI_CallFrame *frame);
+CELLGEN_EXPORT XLA_FFI_Error *cellgen_device_call(XLA_FFI_CallFrame *frame)
+{
+    XLA_FFI_Error *error = NULL;
+    call *one = begins(frame, &error);
+    if (!one)
+        return error;
+    error = launch_call(one);
+    give_memory(one->own);
+    return error;
 }

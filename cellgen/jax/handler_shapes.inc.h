@@ -83,7 +83,6 @@ static int place_buffers(call *one)
                 continue;
             }
             one->member[at] = buffer;
-            one->is_narrow |= narrow(buffer);
             if (one->type == XLA_FFI_DataType_INVALID)
                 one->type = computed(buffer);
             if (computed(buffer) != one->type)
@@ -99,8 +98,9 @@ static int choose_entry(call *one)
     const int64_t bytes = one->type == XLA_FFI_DataType_F32 ? 4 : one->type == XLA_FFI_DataType_F64 ? 8 : 0;
     for (int64_t k = 0; k < one->cell->precisions; ++k)
         if (one->cell->precision[k].bytes == bytes)
-            one->entry = &one->cell->precision[k].entry[one->function - one->cell->function];
-    return one->entry ? 1 : wrong(one, "%s.%s: found arrays of XLA's type %d, expected float32, float64, "
+            one->call.entry = &one->cell->precision[k].entry[one->function - one->cell->function];
+    one->call.is_double = bytes == 8;
+    return one->call.entry ? 1 : wrong(one, "%s.%s: found arrays of XLA's type %d, expected float32, float64, "
                                   "bfloat16 or float16",
                                   one->cell->name, one->function->name, (int)one->type);
 }
@@ -109,7 +109,7 @@ static int choose_entry(call *one)
 static int64_t size_named(const call *one, const char *name)
 {
     const int64_t dim = cg_dim_named(one->cell, name);
-    return dim < 0 ? -1 : one->size[dim];
+    return dim < 0 ? -1 : one->call.size[dim];
 }
 
 /* Say what is wrong with the shape of a member. */
@@ -124,27 +124,72 @@ static int refuse_shape(call *one, const cg_view *view, const cg_fault *fault)
                  (long long)view->length[fault->axis]);
 }
 
+/* Add a buffer that stands for a member (-1: for none); 0: it has too many axes, or there are too many of them. */
+static int add(call *one, const cellgen_value *value, int64_t member, const XLA_FFI_Buffer *buffer)
+{
+    cg_call *of = &one->call;
+    cg_array *array = cg_add(of, value, member, buffer->data, buffer->rank, buffer->dims, NULL);
+    if (!array)
+        return wrong(one, "%s.%s: %s has %lld axes, expected %lld", one->cell->name, one->function->name, value->name,
+                     (long long)buffer->rank, (long long)value->axes);
+    array->kind = narrow(buffer);
+    if (array->kind && (!of->narrow || !(value->flags & CELLGEN_VALUE_SAVED)))
+        of->narrow = array->kind;
+    return 1;
+}
+
+/* The forward pass that a backward pass with checkpoints runs once more; NULL: the cell has none. */
+static const cellgen_signature *forward_of(const call *one)
+{
+    for (int64_t k = 0; k < one->cell->functions; ++k)
+        if (!strcmp(one->cell->function[k].name, "sequence_forward"))
+            return &one->cell->function[k];
+    return NULL;
+}
+
+/* Add the members of a call, then what only the forward pass reads that it runs once more; scalars are words. */
+static int add_members(call *one)
+{
+    const XLA_FFI_CallFrame *frame = one->frame;
+    const XLA_FFI_Array *again = attribute(frame, "again", XLA_FFI_AttrType_ARRAY);
+    const int32_t *operands = ((const XLA_FFI_Array *)attribute(frame, "operands", XLA_FFI_AttrType_ARRAY))->data;
+    const cellgen_signature *forward = again && one->call.say.checkpoint ? forward_of(one) : NULL;
+    cg_again *of = &one->call.again;
+    for (int64_t m = 0; m < one->function->members; ++m) {
+        const cellgen_value *value = &one->function->member[m];
+        if (one->member[m] && !add(one, value, value->role == CELLGEN_ROLE_SCALAR ? -1 : m, one->member[m]))
+            return 0;
+    }
+    if (!again || !one->call.say.checkpoint)
+        return 1;
+    if (!forward || forward->members > MOST_MEMBERS || !is_numbers(again, frame->args.size))
+        return disagrees(one);
+    of->function = forward, of->flush = one->call.say.flush_denormals, of->products = one->call.say.products;
+    for (int64_t m = 0; m < forward->members; ++m)
+        of->place[m] = -1, of->word[m] = 0;
+    for (int64_t n = 0; n < frame->args.size; ++n) {
+        const int32_t at = ((const int32_t *)again->data)[n];
+        if (at < 0 || at >= forward->arguments || forward->member[at].role == CELLGEN_ROLE_SCALAR)
+            continue;
+        if (operands[n] >= 0 && one->call.place[operands[n]] < 0)
+            return disagrees(one);
+        if (operands[n] < 0 && !add(one, &forward->member[at], -1, frame->args.args[n]))
+            return 0;
+        of->place[at] = operands[n] >= 0 ? one->call.place[operands[n]] : one->call.views - 1;
+    }
+    return 1;
+}
+
 /* Tell the dimensions from shapes, and look at every shape. */
 static int tell_sizes(call *one)
 {
-    int64_t views = 0;
-    for (int64_t m = 0; m < one->function->members; ++m)
-        if (one->member[m]) {
-            const cellgen_value *value = &one->function->member[m];
-            one->view[views++] = (cg_view){value, cg_change_of(value, &one->say), one->member[m]->rank,
-                                           one->member[m]->dims};
-        }
-    const cg_fault fault = cg_bind(one->cell, one->function, one->view, views, one->size);
-    if (fault.code == CG_UNBOUND)
+    if (!add_members(one))
+        return 0;
+    if (cg_check(&one->call) != CG_MISFIT)
+        return 1;
+    const cg_fault *fault = &one->call.fault;
+    if (fault->code == CG_UNBOUND)
         return wrong(one, "%s.%s: no array tells the dimension %s", one->cell->name, one->function->name,
-                     one->cell->dim[fault.axis]);
-    return fault.code == CG_FITS || refuse_shape(one, &one->view[fault.view], &fault);
-}
-
-/* What a kernel finds in an array (cellgen_stored): a buffer of 16 bits says by its type what it holds where it stays as
- * it is, and weights are widened whatever reads them. */
-static int held(const call *one, const cellgen_value *value, const XLA_FFI_Buffer *buffer)
-{
-    const cg_change change = cg_change_of(value, &one->say);
-    return cg_held(value, &change, cg_dim_named(one->cell, "T"), narrow(buffer), CELLGEN_PRODUCTS_FULL);
+                     one->cell->dim[fault->axis]);
+    return refuse_shape(one, &one->call.view[fault->view], fault);
 }

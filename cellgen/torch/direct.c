@@ -288,7 +288,7 @@ static void take_kept(Run *run, Tensor kept)
         if (!is_kept_in_one(run, member))
             continue;
         run->call.word[m] = (uintptr_t)(run->kept_at + run->kept_offset[member->number]);
-        run->call.stored[m] = (unsigned char)cg_kind_of(&run->call, member->value, whole);
+        run->call.stored[m] = (unsigned char)kind_of(run, member->value);
     }
 }
 

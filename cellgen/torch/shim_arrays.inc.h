@@ -173,7 +173,7 @@ static int32_t dtype_of_kind(const Run *run, int kind)
 /* What the tensor of a member holds (cellgen_stored): what a kernel keeps is as it finds it, all else as the call has it. */
 static int kind_of(const Run *run, const cellgen_value *value)
 {
-    return value->flags & CELLGEN_VALUE_SAVED ? cg_kind_of(&run->call, value, whole) : run->call.narrow;
+    return value->flags & CELLGEN_VALUE_SAVED ? cg_kind_of(&run->call, value, whole, run->call.narrow) : run->call.narrow;
 }
 
 /* Another tensor with the numbers of one, without gaps. */

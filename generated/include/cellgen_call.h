@@ -23,15 +23,6 @@
 #endif
 enum { CG_MOST_ROOMS = 2 * CG_MOST_VIEWS };
 
-/* How many elements; as a number that cannot overflow. */
-static inline double cg_count(int64_t rank, const int64_t *length)
-{
-    double count = 1;
-    for (int64_t axis = 0; axis < rank; ++axis)
-        count *= (double)length[axis];
-    return count;
-}
-
 /* An array of a call: where it is, and the elements from one index to the next of its first two axes. */
 typedef struct {
     void *data;
@@ -66,6 +57,7 @@ struct cg_call {
     cellgen_numbers say;
     int saves, batch_first;
     int narrow;           /* what arrays of 16 bits hold (cellgen_stored); floats or doubles otherwise */
+    int are_given;        /* results are the arrays that have been added, checkpoints those at `checkpoint_at` */
     int starts;           /* states that are left out are where their cell starts; else they are missing */
     int64_t wanted;       /* bits of the results of a backward pass, by their number; -1: all */
     double longest;       /* multiply-adds of a call that is refused, below 0: of none */
@@ -100,7 +92,7 @@ enum cg_refusal { CG_RUNS = 0, CG_MISFIT, CG_MISSING, CG_GAPS, CG_NOTHING, CG_LO
 static inline void cg_begin(cg_call *call, const cellgen_cell *cell, const cellgen_signature *function)
 {
     call->cell = cell, call->function = function, call->say = CG_USUAL;
-    call->saves = call->batch_first = call->starts = 0;
+    call->saves = call->batch_first = call->are_given = call->starts = 0;
     call->wanted = call->longest = -1;
     call->lengths = NULL, call->flags[0] = call->flags[1] = NULL;
     call->packed = NULL, call->packed_bytes = 0, call->views = call->rooms = 0;
@@ -125,8 +117,9 @@ static inline cg_array *cg_add(cg_call *call, const cellgen_value *value, int64_
     const int64_t number = call->views;
     cg_array *array = &call->array[number];
     const int is_timed = (value->flags & CELLGEN_VALUE_OVER_TIME) != 0, swaps = is_timed && call->batch_first;
-    if (number >= CG_MOST_VIEWS || rank > CG_AXES || (stride != NULL && !is_timed) || (is_timed && rank < 2))
+    if (number >= CG_MOST_VIEWS || rank > CG_AXES || (stride != NULL && !is_timed) || (is_timed && rank < 2 && (stride != NULL || swaps)))
         return NULL;
+    array->stride[0] = array->stride[1] = 1;
     int64_t dense = 1;
     for (int64_t axis = rank; axis-- > 0;) {
         array->length[axis] = length[axis];
@@ -199,14 +192,14 @@ static inline int cg_make_states(cg_call *call, const cellgen_signature *functio
 
 /* --- numbers of 16 bits --- */
 
-/* What a kernel finds in an array of a call. A weight stays in 16 bits where all products read that alone, those of a
+/* What a kernel finds in an array of a call that holds `narrow` (cellgen_stored). A weight stays in 16 bits where all products read that alone, those of a
  * forward pass that is run once more too. */
-static inline int cg_kind_of(const cg_call *call, const cellgen_value *value, cg_change change)
+static inline int cg_kind_of(const cg_call *call, const cellgen_value *value, cg_change change, int narrow)
 {
     const int is_wide = call->again.function != NULL && call->again.products != CELLGEN_PRODUCTS_BF16;
-    if (!call->narrow)
+    if (!narrow)
         return CELLGEN_STORED_REAL;
-    return cg_held(value, &change, cg_dim_named(call->cell, "T"), call->narrow,
+    return cg_held(value, &change, cg_dim_named(call->cell, "T"), narrow,
                    is_wide ? CELLGEN_PRODUCTS_FULL : call->say.products);
 }
 
@@ -216,7 +209,7 @@ static inline int cg_widen(cg_call *call)
     for (int64_t v = 0; v < call->views; ++v) {
         cg_array *array = &call->array[v];
         const cellgen_value *value = call->view[v].value;
-        if (!array->kind || cg_kind_of(call, value, call->view[v].change))
+        if (!array->kind || value->flags & CELLGEN_VALUE_WRITTEN || cg_kind_of(call, value, call->view[v].change, array->kind))
             continue;
         float *numbers = (float *)cg_make_room(call, array->count * sizeof *numbers, NULL);
         if (numbers == NULL)
@@ -247,48 +240,58 @@ static inline double cg_work(const cg_call *call)
     return (double)call->size[steps] * (double)call->size[rows] * weights + 64 * (timed + (double)call->size[steps]);
 }
 
-/* Give the results memory. */
+/* Make an array for a result; NULL: there is no memory. */
+static inline cg_array *cg_make_result(cg_call *call, int64_t m, cg_change change, int kind)
+{
+    const cellgen_value *value = &call->function->member[m];
+    const int is_timed = (value->flags & CELLGEN_VALUE_OVER_TIME) != 0 && !change.last_step;
+    if (call->views >= CG_MOST_VIEWS)
+        return NULL;
+    cg_array *array = &call->array[call->views];
+    int64_t *length = array->length, units = 1;
+    const int64_t rank = cg_shape_of(call->cell, value, change, call->size, length);
+    for (int64_t axis = 2; axis < rank; ++axis)
+        units *= length[axis];
+    array->is_apart = is_timed && call->batch_first;
+    if (array->is_apart) {
+        const int64_t steps = length[0];
+        length[0] = length[1], length[1] = steps;
+    }
+    array->kind = kind, array->count = cg_count(rank, length);
+    array->data = call->allocate(call, m, kind, rank, length, change.last_step != 0);
+    if (array->data == NULL)
+        return NULL;
+    if (is_timed) {
+        array->stride[0] = array->is_apart ? units : length[1] * units;
+        array->stride[1] = array->is_apart ? length[1] * units : units;
+    }
+    call->place[m] = call->views++;
+    return array;
+}
+
+/* Give the results memory, and those that are rounded after the call room for floats. */
 static inline int cg_make_results(cg_call *call)
 {
     const cellgen_signature *function = call->function;
     for (int64_t m = function->arguments; m < function->members; ++m) {
         const cellgen_value *value = &function->member[m];
         const cg_result result = cg_result_of(function, m, &call->say, call->saves, call->wanted);
-        const int is_timed = (value->flags & CELLGEN_VALUE_OVER_TIME) != 0 && !result.change.last_step;
-        cg_array *array = &call->array[call->views];
-        if (!result.is_formed)
+        if (call->are_given ? call->place[m] < 0 : !result.is_formed)
             continue;
-        if (call->views >= CG_MOST_VIEWS)
-            return CG_MEMORY;
-        int64_t *length = array->length, units = 1;
-        const int64_t rank = cg_shape_of(call->cell, value, result.change, call->size, length);
-        for (int64_t axis = 2; axis < rank; ++axis)
-            units *= length[axis];
-        array->is_apart = is_timed && call->batch_first;
-        if (array->is_apart) {
-            const int64_t steps = length[0];
-            length[0] = length[1], length[1] = steps;
-        }
-        const int kind = cg_kind_of(call, value, result.change);
+        const int narrow = call->are_given ? call->array[call->place[m]].kind : call->narrow;
+        const int kind = cg_kind_of(call, value, result.change, narrow), is_zero = result.change.last_step != 0;
         const int is_kept = (value->flags & CELLGEN_VALUE_SAVED) && function->has_team; /* as it is, for a backward pass */
-        const int is_rounded = call->narrow && !kind && !is_kept, is_zero = result.change.last_step != 0;
-        array->kind = is_rounded ? call->narrow : kind;
-        array->data = call->allocate(call, m, array->kind, rank, length, is_zero);
-        if (array->data == NULL)
+        const int own_kind = call->narrow && !kind && !is_kept ? call->narrow : kind;
+        cg_array *array = call->are_given ? &call->array[call->place[m]] : cg_make_result(call, m, result.change, own_kind);
+        if (array == NULL)
             return CG_MEMORY;
-        void *data = array->data;
-        if (is_rounded) {
-            array->count = cg_count(rank, length), data = cg_make_room(call, array->count * sizeof(float), array);
-            if (data == NULL)
-                return CG_MEMORY;
-            if (is_zero)
-                memset(data, 0, (size_t)array->count * sizeof(float));
-        }
-        if (is_timed) {
-            array->stride[0] = array->is_apart ? units : length[1] * units;
-            array->stride[1] = array->is_apart ? length[1] * units : units;
-        }
-        call->place[m] = call->views++, call->word[m] = (uintptr_t)data;
+        const int is_rounded = array->kind != kind;
+        void *data = is_rounded ? cg_make_room(call, array->count * sizeof(float), array) : array->data;
+        if (is_rounded && data == NULL)
+            return CG_MEMORY;
+        if (is_zero && (is_rounded || call->are_given))
+            memset(data, 0, (size_t)array->count * (kind ? 2 : call->is_double ? sizeof(double) : sizeof(float)));
+        call->word[m] = (uintptr_t)data;
         call->stored[m] = (unsigned char)kind;
     }
     return CG_RUNS;
@@ -459,7 +462,7 @@ static inline int cg_prepare(cg_call *call, void *team)
     if (!refusal && call->narrow)
         refusal = cg_widen(call);
     refusal = refusal ? refusal : cg_make_results(call);
-    if (!refusal && call->say.checkpoint && call->again.function == NULL)
+    if (!refusal && call->say.checkpoint && call->again.function == NULL && !call->are_given)
         refusal = cg_make_checkpoints(call);
     if (refusal)
         return refusal;

@@ -67,6 +67,15 @@ static inline int64_t cg_shape_of(const cellgen_cell *cell, const cellgen_value 
     return rank;
 }
 
+/* How many elements; as a number that cannot overflow. */
+static inline double cg_count(int64_t rank, const int64_t *length)
+{
+    double count = 1;
+    for (int64_t axis = 0; axis < rank; ++axis)
+        count *= (double)length[axis];
+    return count;
+}
+
 /* What is wrong with the numbers of a call that a bridge to a framework makes; NULL: nothing. */
 static inline const char *cg_wrong_numbers(const cellgen_numbers *say)
 {
