@@ -81,8 +81,8 @@ def memory_kernels(programs: ChunkPrograms, memory: Memory) -> MemoryKernels | N
     bound = memory.bound if memory.bound is not None else -math.inf
     is_marked = is_by_key and bound * LONGEST < LIMIT
     equation = equation_of(memory, programs.form)
-    m, spelled = MemoryText.both(memory, column, equation, is_marked)
-    launches = launches_of(m, spelled)
+    m = MemoryText.of(memory, column, equation, is_marked)
+    launches = launches_of(m)
     plan = LayerPlan(
         sizes,
         buffers_of(m),
@@ -90,10 +90,10 @@ def memory_kernels(programs: ChunkPrograms, memory: Memory) -> MemoryKernels | N
         launches.few_rows,
         launches.training,
         launches.backward,
-        configurations_of(spelled),
+        configurations_of(m),
     )
     kernels = [
-        fill(f"triton/memory_{name}.j2", MemoryContext(spelled, text))
+        fill(f"triton/memory_{name}.j2", MemoryContext(m, text))
         for name, text in launches.parameters.items()
     ]
     return MemoryKernels(_tidied("\n\n".join(kernels)), plan, is_by_key)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from cellgen.targets.triton.memory_text import MemoryText
+from cellgen.targets.triton.memory_text import Held, MemoryText
 from cellgen.targets.triton.plan import (
     MARKS,
     STEP_BEFORE,
@@ -26,6 +26,8 @@ LONGEST = 64
 NUMBERS, KEYS, VALUES = ("T", "B", "N"), ("T", "B", "N", "K"), ("T", "B", "N", "V")
 CHUNKS, VALUE_BLOCKS, KEY_BLOCKS = ("T", "BT"), ("V", "BV"), ("K", "BK")
 SIZES = ("T", "B", "N")
+TABLES = {table: Held(table, table.replace(".", "_")) for table in (MARKS, STEP_BEFORE)}
+"""Of a call: kernels call them as no value is called."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ def buffers_of(m: MemoryText) -> dict[str, BufferPlan]:
 
 
 def _streams(m: MemoryText) -> dict[str, BufferPlan]:
-    shapes: dict[str, tuple[Shape, str]] = {}
-    if m.decays:
+    shapes: dict[Held, tuple[Shape, str]] = {}
+    if m.log_decay:
         shapes[m.log_decay] = (KEYS if m.by_key else NUMBERS, "float32")
     shapes |= dict.fromkeys(m.every_key, (KEYS, "streams"))
     for u in m.updates:
@@ -60,17 +62,17 @@ def _streams(m: MemoryText) -> dict[str, BufferPlan]:
         shapes |= {coefficient: (NUMBERS, "float32") for _, coefficient in u.erased}
     if m.column:
         shapes[m.column.value] = (NUMBERS, "float32")
-    buffers = {n: BufferPlan(BufferRole.STREAM, s, d, n) for n, (s, d) in shapes.items()}
-    for name, (shape, dtype) in shapes.items():
-        blocks = _blocks_of_shares(m, name)
+    buffers = {n.buffer: BufferPlan(BufferRole.STREAM, *s, n.buffer) for n, s in shapes.items()}
+    for stream, (shape, dtype) in shapes.items():
+        name, blocks = stream.buffer, _blocks_of_shares(m, stream)
         whole = shape if blocks is None else (blocks, *shape)
-        buffers[f"d_{name}"] = BufferPlan(
+        buffers[stream.gradient.buffer] = BufferPlan(
             BufferRole.GRADIENT, whole, dtype, name, shares=blocks is not None
         )
     return buffers
 
 
-def _blocks_of_shares(m: MemoryText, stream: str) -> Count | None:
+def _blocks_of_shares(m: MemoryText, stream: Held) -> Count | None:
     """What counts the shares that a stream's gradient comes in."""
     if stream in {u.scale for u in m.updates}:
         return VALUE_BLOCKS
@@ -80,23 +82,19 @@ def _blocks_of_shares(m: MemoryText, stream: str) -> Count | None:
 
 def _states(m: MemoryText) -> dict[str, BufferPlan]:
     whole: Shape = ("B", "N", "K", "V") if m.keys_first else ("B", "N", "V", "K")
-    state, pairs = m.first.removesuffix(".first"), [(m.first, m.last, whole)]
-    names = {m.first: state, m.last: m.name}
+    pairs = [(m.first, m.name, m.last, whole)]
     if m.column:
-        pairs.append((m.column.first, m.column.last, ("B", "N", "K")))
-        names[m.column.first] = m.column.first.removesuffix(".first")
-        names[m.column.last] = m.column.last.removesuffix("_last")
+        pairs.append((m.column.first, m.column.name, m.column.last, ("B", "N", "K")))
     buffers = {}
-    for first, last, shape in pairs:
-        roles = {
-            first: BufferRole.FIRST,
-            last: BufferRole.LAST,
-            f"d_{first}": BufferRole.GRADIENT,
-            f"d_{last}": BufferRole.UPSTREAM_LAST,
-        }
-        for name, role in roles.items():
-            of = names[name.removeprefix("d_")]
-            buffers[name] = BufferPlan(role, shape, "float32", of)
+    for first, following, last, shape in pairs:
+        state = first.buffer.removesuffix(".first")
+        for held, of, role in (
+            (first, state, BufferRole.FIRST),
+            (last, following.buffer, BufferRole.LAST),
+            (first.gradient, state, BufferRole.GRADIENT),
+            (last.gradient, following.buffer, BufferRole.UPSTREAM_LAST),
+        ):
+            buffers[held.buffer] = BufferPlan(role, shape, "float32", of)
     return buffers
 
 
@@ -106,34 +104,34 @@ def _reads(m: MemoryText) -> dict[str, BufferPlan]:
     It is divided by that, and where keys are nearly equal what reaches the query by both all but
     cancels.
     """
-    reads: dict[str, tuple[Shape, str]] = {
+    reads: dict[Held, tuple[Shape, str]] = {
         q.read: (VALUES, "float32" if m.column else "streams") for q in m.readouts
     }
     if m.column:
         reads[m.column.read] = (NUMBERS, "float32")
     buffers = {}
-    for name, (shape, dtype) in reads.items():
-        buffers[name] = BufferPlan(BufferRole.READ, shape, dtype, name)
-        buffers[f"d_{name}"] = BufferPlan(BufferRole.UPSTREAM, shape, dtype, name)
+    for read, (shape, dtype) in reads.items():
+        for held, role in ((read, BufferRole.READ), (read.gradient, BufferRole.UPSTREAM)):
+            buffers[held.buffer] = BufferPlan(role, shape, dtype, read.buffer)
     return buffers
 
 
 def _inner(m: MemoryText) -> dict[str, BufferPlan]:
     """States where chunks start, what erased reads are made of, marks."""
-    starts: list[tuple[str, Shape, str]] = [(m.states, ("B", "N", "K", "V"), "streams")]
+    starts: list[tuple[Held, Shape, str]] = [(m.states, ("B", "N", "K", "V"), "streams")]
     if m.column:
         starts.append((m.column.states, ("B", "N", "K"), "float32"))
     buffers = {}
-    for name, shape, dtype in starts:
+    for states, shape, dtype in starts:
         saved = BufferPlan(BufferRole.SAVED, (CHUNKS, *shape), dtype)
-        buffers[name] = saved
-        buffers[f"d_{name}"] = replace(saved, role=BufferRole.SCRATCH)
+        buffers[states.buffer] = saved
+        buffers[states.gradient.buffer] = replace(saved, role=BufferRole.SCRATCH)
     scratch = BufferPlan(BufferRole.SCRATCH, VALUES, "streams")
     for u in m.erasing:
-        buffers |= {u.added: scratch, f"d_{u.added}": scratch}
-        buffers |= dict.fromkeys((u.held, u.left), replace(scratch, shape=KEYS))
+        buffers |= dict.fromkeys((u.added.buffer, u.added.gradient.buffer), scratch)
+        buffers |= dict.fromkeys((u.held.buffer, u.left.buffer), replace(scratch, shape=KEYS))
     for seen in _seen(m):
-        buffers[seen] = replace(scratch, shape=(*NUMBERS, "BT"))
+        buffers[seen.buffer] = replace(scratch, shape=(*NUMBERS, "BT"))
     if m.is_marked:
         buffers[MARKS] = BufferPlan(BufferRole.MARKS, ("B", "N"), "int32")
     buffers[STEP_BEFORE] = BufferPlan(BufferRole.BEFORE, ("T", "B"), "int32")
@@ -143,45 +141,45 @@ def _inner(m: MemoryText) -> dict[str, BufferPlan]:
 # --- parameters ----------------------------------------------------------------------------------
 
 
-def _inputs(m: MemoryText) -> list[str]:
+def _inputs(m: MemoryText) -> list[Held]:
     """Keys and decays."""
     return [*m.update_keys, *_decays_and_gaps(m)]
 
 
-def _decays_and_gaps(m: MemoryText) -> list[str]:
-    names = [m.log_decay] if m.decays else []
-    return [*names, *([MARKS] if m.is_marked else []), STEP_BEFORE]
+def _decays_and_gaps(m: MemoryText) -> list[Held]:
+    decays = [m.log_decay] if m.log_decay else []
+    return [*decays, *(TABLES[t] for t in TABLES if m.is_marked or t != MARKS)]
 
 
-def _coefficients(m: MemoryText) -> list[str]:
+def _coefficients(m: MemoryText) -> list[Held]:
     return [coefficient for u in m.updates for _, coefficient in u.erased]
 
 
-def _given_values(m: MemoryText, erased: bool = False) -> list[str]:
+def _given_values(m: MemoryText, erased: bool = False) -> list[Held]:
     """Values and their scales, of updates that erase too or not."""
     updates = [u for u in m.updates if erased or not u.erased]
     return [name for u in updates for name in (u.value, u.scale) if name]
 
 
-def _seen(m: MemoryText) -> list[str]:
+def _seen(m: MemoryText) -> list[Held]:
     return [seen for _, _, seen in m.seen]
 
 
-def _left(m: MemoryText) -> list[str]:
+def _left(m: MemoryText) -> list[Held]:
     return [u.left for u in m.erasing]
 
 
-def _queries(m: MemoryText) -> list[str]:
+def _queries(m: MemoryText) -> list[Held]:
     return [readout.query for readout in m.readouts]
 
 
-def _prepare(m: MemoryText) -> list[str]:
+def _prepare(m: MemoryText) -> list[Held]:
     erased = [*m.erasers, *_coefficients(m), *_given_values(m, erased=True)]
     formed = [name for u in m.erasing for name in (u.added, u.held)]
     return [*_queries(m), *_inputs(m), *erased, *formed, *_seen(m), *_left(m), m.states]
 
 
-def _scan(m: MemoryText) -> list[str]:
+def _scan(m: MemoryText) -> list[Held]:
     added = [name for u in m.erasing for name in (u.added, u.held)]
     reads = [readout.read for readout in m.readouts]
     names = [*_queries(m), *_inputs(m), *_given_values(m), *added, *reads]
@@ -192,41 +190,41 @@ def _scan(m: MemoryText) -> list[str]:
     return names
 
 
-def _outputs(m: MemoryText) -> list[str]:
+def _outputs(m: MemoryText) -> list[Held]:
     added, reads = [u.added for u in m.erasing], [readout.read for readout in m.readouts]
     names = [*_queries(m), *_inputs(m), *_given_values(m), *added, *reads, m.states]
     return names + ([m.column.value, m.column.read, m.column.states] if m.column else [])
 
 
-def _back(m: MemoryText) -> list[str]:
+def _back(m: MemoryText) -> list[Held]:
     names = [*m.read_back, *_decays_and_gaps(m)]
     names += [*_coefficients(m), *_seen(m), *_left(m)]
     for u in m.updates:
-        if u.scale:
-            names += [u.value, u.scale, f"d_{u.scale}"]
+        if u.value and u.scale:
+            names += [u.value, u.scale, u.scale.gradient]
         if u.value:
-            names.append(f"d_{u.value}")
+            names.append(u.value.gradient)
         if u.erased:
-            names.append(f"d_{u.added}")
-    names += [f"d_{readout.read}" for readout in m.readouts]
-    names += [f"d_{name}" for name in (m.first, m.last, m.states)]
+            names.append(u.added.gradient)
+    names += [readout.read.gradient for readout in m.readouts]
+    names += [name.gradient for name in (m.first, m.last, m.states)]
     if m.column:
-        of = m.column
-        names += [of.value, *(f"d_{n}" for n in (of.value, of.read, of.first, of.last, of.states))]
+        of, back = m.column, (m.column.first, m.column.last, m.column.states)
+        names += [of.value, *(name.gradient for name in (of.value, of.read, *back))]
     return names
 
 
-def _gradients(m: MemoryText) -> list[str]:
+def _gradients(m: MemoryText) -> list[Held]:
     names = [*m.every_key, *_coefficients(m), *_given_values(m)]
     names += _decays_and_gaps(m)
-    names += [name for u in m.erasing for name in (u.added, f"d_{u.added}")]
-    names += [f"d_{readout.read}" for readout in m.readouts]
-    names += [m.states, f"d_{m.states}"]
+    names += [name for u in m.erasing for name in (u.added, u.added.gradient)]
+    names += [readout.read.gradient for readout in m.readouts]
+    names += [m.states, m.states.gradient]
     if m.column:
         of = m.column
-        names += [of.value, f"d_{of.read}", of.states, f"d_{of.states}"]
-    results = [*m.every_key, *_coefficients(m), *([m.log_decay] if m.decays else [])]
-    return names + [f"d_{name}" for name in results]
+        names += [of.value, of.read.gradient, of.states, of.states.gradient]
+    results = [*m.every_key, *_coefficients(m), *([m.log_decay] if m.log_decay else [])]
+    return names + [name.gradient for name in results]
 
 
 KERNELS = {
@@ -242,14 +240,14 @@ KERNELS = {
 # --- passes --------------------------------------------------------------------------------------
 
 
-def launches_of(m: MemoryText, spelled: MemoryText) -> Launches:
-    """Plan the passes of a memory, in the names of buffers and in those of its kernels."""
-    planned = partial(_pass, m, spelled)
+def launches_of(m: MemoryText) -> Launches:
+    """Plan the passes of a memory."""
+    planned = partial(_pass, m)
     ahead = [("prepare", {"KNOWN": False})] if m.erasers else []
     again = [("prepare", {"KNOWN": True})] if m.erasers else []
     scan = "scan"
     return Launches(
-        {name: _parameters(spelled, name) for name in KERNELS if name != "prepare" or m.erasers},
+        {name: _parameters(m, name) for name in KERNELS if name != "prepare" or m.erasers},
         planned([*ahead, (scan, {"READS": True, "SAVES": False})]),
         planned([*ahead, (scan, {"READS": False, "SAVES": True}), ("outputs", {})]),
         planned([*ahead, (scan, {"READS": True, "SAVES": True})]),
@@ -260,7 +258,7 @@ def launches_of(m: MemoryText, spelled: MemoryText) -> Launches:
 def _parameters(m: MemoryText, kernel: str) -> str:
     names, flags, _, _ = KERNELS[kernel]
     constants = ["K", "V", "BT", "BK", "BV", *flags, "GAPS", "RESETS", *_exactness(m), "PRECISION"]
-    parts = [_parameter(name) for name in dict.fromkeys(names(m))]
+    parts = [f"{one}_p" for one in dict.fromkeys(names(m))]
     parts += [*SIZES, *(f"{name}: tl.constexpr" for name in constants)]
     lines = [""]
     for part in parts:
@@ -269,25 +267,16 @@ def _parameters(m: MemoryText, kernel: str) -> str:
     return "\n".join(lines)
 
 
-def _parameter(name: str) -> str:
-    """The parameter of a buffer, by what a kernel calls what it holds."""
-    return f"{name.replace('.', '_')}_p"
-
-
 def _exactness(m: MemoryText) -> tuple[str, ...]:
     return ("EXACT",) if m.by_key else ()
 
 
-def _pass(
-    m: MemoryText, spelled: MemoryText, kernels: list[tuple[str, dict[str, bool]]]
-) -> tuple[KernelLaunch, ...]:
+def _pass(m: MemoryText, kernels: list[tuple[str, dict[str, bool]]]) -> tuple[KernelLaunch, ...]:
     exact = (False, True) if m.is_marked else (False,)
-    return tuple(_launch(m, spelled, name, flags, e) for name, flags in kernels for e in exact)
+    return tuple(_launch(m, name, flags, e) for name, flags in kernels for e in exact)
 
 
-def _launch(
-    m: MemoryText, spelled: MemoryText, kernel: str, flags: Mapping[str, bool], is_exact: bool
-) -> KernelLaunch:
+def _launch(m: MemoryText, kernel: str, flags: Mapping[str, bool], is_exact: bool) -> KernelLaunch:
     names, _, grid, blocks = KERNELS[kernel]
     constants: dict[str, Count | bool] = {"K": "K", "V": "V"}
     if "BK" not in blocks:
@@ -296,11 +285,8 @@ def _launch(
     constants |= dict.fromkeys(_exactness(m), is_exact)
     idle = _idle(m, kernel, flags)
     return KernelLaunch(
-        f"{spelled.name}_{kernel}",
-        {
-            _parameter(name): idle.get(buffer, buffer)
-            for name, buffer in zip(names(spelled), names(m), strict=True)
-        },
+        f"{m.name}_{kernel}",
+        {f"{one}_p": idle.get(one, one).buffer for one in names(m)},
         SIZES,
         constants,
         blocks,
@@ -308,7 +294,7 @@ def _launch(
     )
 
 
-def _idle(m: MemoryText, kernel: str, flags: Mapping[str, bool]) -> dict[str, str]:
+def _idle(m: MemoryText, kernel: str, flags: Mapping[str, bool]) -> dict[Held, Held]:
     """Buffers that a launch with some flags leaves alone, and others that stand in for them."""
     if kernel == "prepare":
         ahead = [*_seen(m), *_left(m), m.states]
@@ -373,7 +359,7 @@ gated delta rule (lab note 19), some of which spill; wider ones are guesses."""
 
 
 def configurations_of(m: MemoryText) -> dict[str, tuple[Configuration, ...]]:
-    """Configurations that may be chosen, by kernel, of a memory in the names of its kernels.
+    """Configurations that may be chosen, by kernel, of a memory.
 
     Short chunks stand first where registers do not hold what long ones need.
     """

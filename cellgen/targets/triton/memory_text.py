@@ -1,21 +1,46 @@
 """What the templates of a memory read: its streams by name, and sums over its updates.
 
-Input: a ``Memory``, and the vector that is one more column of it. Output: ``MemoryText``; buffers
-go by the author's names of what they hold, ``d_`` in front of what reaches them, and what else a
-memory needs has a dot in its name; kernels go by names that are free in them (``names.held``).
+Input: a ``Memory``, and the vector that is one more column of it. Output: ``MemoryText``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
+from cellgen.language.value import Value
 from cellgen.program.chunks.layers import Decay, Memory
 from cellgen.targets.triton.names import held
 
-Naming: TypeAlias = Callable[[str], str]
-"""Names of what buffers hold."""
+
+@dataclass(frozen=True)
+class Held:
+    """What a buffer holds.
+
+    ``buffer`` is the author's name of it, ``d_`` in front of what reaches it; what else a memory
+    needs has a dot in its name. Kernels call it by a name that is free in them, as templates do:
+    this is its text.
+    """
+
+    buffer: str
+    spelled: str
+
+    @staticmethod
+    def of(value: Value | str) -> Held:
+        """A value of the cell, or what else a memory needs.
+
+        >>> tl = Held.of("tl")
+        >>> tl.buffer, str(tl), tl.gradient.buffer, str(tl.gradient)
+        ('tl', 'tl_', 'd_tl', 'd_tl_')
+        """
+        return Held(str(value), held(str(value)))
+
+    def __str__(self) -> str:
+        return self.spelled
+
+    @property
+    def gradient(self) -> Held:
+        """What reaches it."""
+        return Held(f"d_{self.buffer}", f"d_{self.spelled}")
 
 
 @dataclass(frozen=True)
@@ -23,13 +48,13 @@ class UpdateText:
     """One update of a memory; ``erased`` pairs erased reads, by number, with coefficients."""
 
     n: int
-    key: str
-    value: str
-    scale: str
-    erased: tuple[tuple[int, str], ...]
-    added: str
-    held: str
-    left: str
+    key: Held
+    value: Held | None
+    scale: Held | None
+    erased: tuple[tuple[int, Held], ...]
+    added: Held
+    held: Held
+    left: Held
 
     @property
     def is_scaled(self) -> bool:
@@ -42,8 +67,8 @@ class ReadoutText:
     """What is read of a memory, before a step or after it."""
 
     n: int
-    read: str
-    query: str
+    read: Held
+    query: Held
     after: bool
 
     @property
@@ -59,74 +84,63 @@ class ColumnText:
     ``is_scale``: that its value is the scale of the matrix.
     """
 
-    value: str
+    name: Held
+    value: Held
     is_scale: bool
-    read: str
-    first: str
-    last: str
-    states: str
+    read: Held
+    first: Held
+    last: Held
+    states: Held
 
 
 @dataclass(frozen=True)
 class MemoryText:
     """A memory as its templates read it."""
 
-    name: str
+    name: Held
     equation: str
-    first: str
-    last: str
-    states: str
+    first: Held
+    last: Held
+    states: Held
     keys_first: bool
-    log_decay: str
+    log_decay: Held | None
     by_key: bool
     by_head: bool
     is_marked: bool
-    erasers: tuple[str, ...]
+    erasers: tuple[Held, ...]
     updates: tuple[UpdateText, ...]
     readouts: tuple[ReadoutText, ...]
     column: ColumnText | None
-    seen: tuple[tuple[int, int, str], ...]
+    seen: tuple[tuple[int, int, Held], ...]
     """What reads see of what updates that erase add afresh: read, update, buffer."""
 
     @staticmethod
-    def both(
-        memory: Memory, column: Memory | None, equation: str, is_marked: bool
-    ) -> tuple[MemoryText, MemoryText]:
-        """A memory in the names of buffers, and in those of its kernels."""
-        buffers, kernels = (
-            MemoryText.of(memory, column, equation, is_marked, named) for named in (str, held)
-        )
-        return buffers, kernels
-
-    @staticmethod
-    def of(
-        memory: Memory, column: Memory | None, equation: str, is_marked: bool, named: Naming
-    ) -> MemoryText:
+    def of(memory: Memory, column: Memory | None, equation: str, is_marked: bool) -> MemoryText:
         """Name what a memory's kernels read and write."""
         assert memory.value_axis is not None
-        name = str(memory.next)
-        updates = _updates(memory, named)
+        name = Held.of(memory.next)
+        updates = _updates(memory)
         erasing = [update.n for update in updates if update.erased]
         return MemoryText(
-            named(name),
+            name,
             equation,
-            named(f"{memory.state}.first"),
-            _last(name, named),
-            named(f"{name}.states"),
+            Held.of(f"{memory.state}.first"),
+            _last(name),
+            Held.of(f"{memory.next}.states"),
             memory.key_axis < memory.value_axis,
-            named(str(memory.log_decay)) if memory.log_decay else "",
+            _held(memory.log_decay),
             memory.decay is Decay.KEY,
             memory.decay is Decay.HEAD,
             is_marked,
-            tuple(named(str(eraser)) for eraser in memory.erasers),
+            tuple(map(Held.of, memory.erasers)),
             updates,
             tuple(
-                ReadoutText(n, named(str(one.value)), named(str(one.query)), one.after)
+                ReadoutText(n, Held.of(one.value), Held.of(one.query), one.after)
                 for n, one in enumerate(memory.readouts)
             ),
-            _column(column, named) if column else None,
+            _column(column) if column else None,
             tuple(
-                (n, u, named(f"{name}.seen.{n}.{u}"))
+                (n, u, Held.of(f"{memory.next}.seen.{n}.{u}"))
                 for n in range(len(memory.readouts))
                 for u in erasing
             ),
@@ -157,23 +171,23 @@ class MemoryText:
         return "G" if which == "after" else "(G - g)"
 
     @property
-    def each_eraser(self) -> tuple[tuple[int, str], ...]:
+    def each_eraser(self) -> tuple[tuple[int, Held], ...]:
         """Erased reads, by number."""
         return tuple(enumerate(self.erasers))
 
     @property
-    def update_keys(self) -> tuple[str, ...]:
+    def update_keys(self) -> tuple[Held, ...]:
         """The keys of updates."""
         return tuple(update.key for update in self.updates)
 
     @property
-    def every_key(self) -> tuple[str, ...]:
+    def every_key(self) -> tuple[Held, ...]:
         """Queries, erased reads, keys."""
         queries = tuple(readout.query for readout in self.readouts)
         return tuple(dict.fromkeys((*queries, *self.erasers, *self.update_keys)))
 
     @property
-    def read_back(self) -> tuple[str, ...]:
+    def read_back(self) -> tuple[Held, ...]:
         """Keys that what goes back from chunk to chunk reads: those that erase are solved for."""
         queries, keys = (one.query for one in self.readouts), (one.key for one in self.plain)
         return tuple(dict.fromkeys((*queries, *self.erasers, *keys)))
@@ -204,7 +218,7 @@ class MemoryText:
     def erased_sum(self, read: int) -> str:
         """What reaches an erased read by way of what the same step adds, but for its sign."""
         return " + ".join(
-            f"{coefficient}[:, None] * d_{update.added}"
+            f"{coefficient}[:, None] * {update.added.gradient}"
             for update, coefficient in self._erasing_by(read)
         )
 
@@ -215,47 +229,44 @@ class MemoryText:
             for n, (update, coefficient) in enumerate(self._erasing_by(read))
         )
 
-    def erased_scores(self, read: int, update: int) -> str:
-        """What reaches the scores of an erased read and the key of an update."""
-        return " - ".join(
-            ("" if n else "-") + f"{coefficient}[:, None] * d_A_{other.n}_{update}"
-            for n, (other, coefficient) in enumerate(self._erasing_by(read))
-        )
-
-    def _erasing_by(self, read: int) -> list[tuple[UpdateText, str]]:
+    def _erasing_by(self, read: int) -> list[tuple[UpdateText, Held]]:
         return [(u, c) for u in self.updates for e, c in u.erased if e == read]
 
 
-def _updates(memory: Memory, named: Naming) -> tuple[UpdateText, ...]:
+def _updates(memory: Memory) -> tuple[UpdateText, ...]:
     return tuple(
         UpdateText(
             n,
-            named(str(update.key)),
-            named(str(update.value)) if update.value else "",
-            named(str(update.scale)) if update.scale else "",
-            tuple((read, named(str(value))) for read, value in update.erased.items()),
-            named(f"{memory.next}.added.{n}"),
-            named(f"{memory.next}.held.{n}"),
-            named(f"{memory.next}.left.{n}"),
+            Held.of(update.key),
+            _held(update.value),
+            _held(update.scale),
+            tuple((read, Held.of(value)) for read, value in update.erased.items()),
+            Held.of(f"{memory.next}.added.{n}"),
+            Held.of(f"{memory.next}.held.{n}"),
+            Held.of(f"{memory.next}.left.{n}"),
         )
         for n, update in enumerate(memory.updates)
     )
 
 
-def _column(column: Memory, named: Naming) -> ColumnText:
-    value = column.updates[0].value
+def _column(column: Memory) -> ColumnText:
+    value, name = column.updates[0].value, Held.of(column.next)
     assert value is not None
-    name = str(column.next)
     return ColumnText(
-        named(str(value)),
+        name,
+        Held.of(value),
         column.is_scale,
-        named(str(column.readouts[0].value)),
-        named(f"{column.state}.first"),
-        _last(name, named),
-        named(f"{name}.states"),
+        Held.of(column.readouts[0].value),
+        Held.of(f"{column.state}.first"),
+        _last(name),
+        Held.of(f"{column.next}.states"),
     )
 
 
-def _last(name: str, named: Naming) -> str:
+def _held(value: Value | None) -> Held | None:
+    return Held.of(value) if value else None
+
+
+def _last(state: Held) -> Held:
     """A state after the last step: an output of the cell, which callers know by this name."""
-    return f"{named(name)}_last"
+    return Held(f"{state.buffer}_last", f"{state}_last")
