@@ -48,6 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         for name in compiler.COMPILER_VARIABLES:
             patch.delenv(name, raising=False)
+        patch.setattr("tests.conftest.QUICK_FLAGS", ())  # as the other process has it
         joined = driver.compiled(SourceFiles.of_driver(include_folder()), compiler.of_cache())
         kept = path / "cache" / cache.KERNELS
         for place in (kept.parent, kept):
