@@ -414,6 +414,7 @@ def entered(monkeypatch):
     return noting, entered_by
 
 
+@pytest.mark.slow  # it compiles a driver of its own
 def test_one_thread_gives_its_workspace_out_without_asking_how_much_that_is(entered):
     """It tells as arrays take their places; a team asks, since its plan may take less."""
     k, entered_by = entered
