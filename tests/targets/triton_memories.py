@@ -20,6 +20,7 @@ from cellgen.program.chunks import Memory
 from cellgen.program.chunks.layout import StreamLayout
 from cellgen.program.chunks.programs import ChunkPrograms, chunk_programs
 from cellgen.program.chunks.writer import ChunkProgram
+from cellgen.proof.interpreted import bfloat16_as_on_devices
 from cellgen.proof.over_chunks import LayerRun
 from cellgen.targets.target import NotYet
 from cellgen.targets.triton.memory import MemoryKernels, column_of, memory_head, memory_kernels
@@ -242,6 +243,14 @@ class Host:
             laid = torch.tensor(array).reshape(shape).to(host._dtype(buffer["dtype"]))
             host.arrays[prefix + name] = laid.contiguous().to(host.device)
 
+    def rounded(self, name: str, array: np.ndarray) -> np.ndarray:
+        """Numbers as a buffer of 16 bits has them; of wider ones as they are."""
+        dtype = self.launches._dtype(self.launches.plan["buffers"][name]["dtype"])
+        if dtype.itemsize > 2:
+            return array
+        numbers: np.ndarray = torch.tensor(array).to(dtype).double().numpy()
+        return numbers
+
     def restart(self, flags: np.ndarray, valid: np.ndarray) -> None:
         """Say where steps begin with initial states, and which are not left out, (B, T)."""
         tables = (torch.tensor(table.T.copy()) for table in (valid, flags > 0))
@@ -276,28 +285,31 @@ def errors(cell: type[Cell], case: Case, folder: Path, seed: int = 0) -> dict[st
     drawn = run.drawn(rng, strong if case.strong else mild)
     if case.same_keys:
         drawn = run.with_same_keys(drawn)
+    host = Host(run, launches_of(run, case, folder))
+    drawn = {name: host.rounded(name, array) for name, array in drawn.items()}
     every = np.ones((case.sizes.B, case.sizes.T), bool)
     valid = rng.random(every.shape) < 0.8 if case.gaps else every
     flags = (run.restarts(rng) if case.gaps else np.zeros(every.shape)) * valid
 
     def upstream(name: str, shape: tuple[int, ...]) -> np.ndarray:
-        numbers = rng.normal(size=shape)
+        numbers = host.rounded(f"d_{name}", rng.normal(size=shape))
         return numbers if name.endswith("_last") else at_steps(numbers, valid, 0.0)
 
     expected = run.expected(run.with_gaps(drawn, valid, 0.0), flags, upstream)
     formed, above, gradients = expected
     gradients = run.with_gaps(gradients, valid, 0.0)
-    host = Host(run, launches_of(run, case, folder))
     host.put(run.with_gaps(drawn, valid, np.nan))
     host.put(above, "d_")
     if case.gaps:
         host.restart(flags, valid)
-    host.launches.launch(host.launches.plan["few_rows" if case.few_rows else "training"])
+    with bfloat16_as_on_devices():
+        host.launches.launch(host.launches.plan["few_rows" if case.few_rows else "training"])
+        back = host.launches.backward()
     found = {
         name: distance(host.result(name, host.launches.arrays[name]), array)
         for name, array in formed.items()
     }
-    for name, tensor in host.launches.backward().items():
+    for name, tensor in back.items():
         own = name.removeprefix("d_")
         found[name] = distance(host.result(name, tensor), gradients[own])
     assert set(found) == {*formed, *(f"d_{name}" for name in gradients)}
@@ -349,10 +361,11 @@ def mild(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def strong(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Gates of the first rows down to e^-80 a step, a few at the floor; weak ones elsewhere."""
+    """Gates of the first rows down to e^-100 a step and zeros, which count as e^-80 where no bound
+    is nearer; weak ones elsewhere."""
     drawn = -0.3 * rng.random(shape)
-    drawn[0] = -80.0 * rng.random(drawn[0].shape) ** 8
-    drawn[0][rng.random(drawn[0].shape) < 0.05] = -80.0
+    drawn[0] = -100.0 * rng.random(drawn[0].shape) ** 8
+    drawn[0][rng.random(drawn[0].shape) < 0.05] = -np.inf
     return drawn
 
 
