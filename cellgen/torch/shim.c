@@ -38,6 +38,8 @@ static void *allocate(cg_call *call, int64_t m, int kind, int64_t rank, const in
         run->result[member->number] = made;
     else
         own(run, made);
+    if (run->fault != NULL)
+        return NULL;
     aoti_torch_get_data_ptr(made, &data);
     if (is_zero && data != NULL)
         memset(data, 0, (size_t)cg_count(rank, length) * aoti_torch_dtype_element_size(dtype));

@@ -180,8 +180,12 @@ static void add_others(Run *run)
             memcpy(&call->word[m], &run->scalar[member->number], sizeof *call->word);
         else if (member->source == UPSTREAM)
             tensor = run->upstream[member->number];
-        else if (member->source == KEPT && !call->say.checkpoint && !is_kept_in_one(run, member))
-            tensor = run->kept[member->number];
+        else if (member->source == KEPT && !call->say.checkpoint && !is_kept_in_one(run, member)) {
+            if (run->is_step)
+                fail(run, "cellgen: a result that a backward pass reads is not among what is kept");
+            else
+                tensor = run->kept[member->number];
+        }
         if (tensor != NULL)
             add(run, tensor, member->value, m);
     }

@@ -101,7 +101,7 @@ static void own(Run *run, Tensor tensor)
     if (run->owns < 4 * MOST)
         run->owned[run->owns++] = tensor;
     else
-        aoti_torch_delete_tensor_object(tensor);
+        aoti_torch_delete_tensor_object(tensor), fail(run, "cellgen: a call has more arrays than it can hold");
 }
 
 static Tensor make(Run *run, int64_t rank, const int64_t *sizes, int32_t dtype)
@@ -183,6 +183,8 @@ static Tensor copied(Run *run, Tensor tensor, int64_t rank, const int64_t *sizes
     if (copy == NULL)
         return NULL;
     own(run, copy);
+    if (run->fault != NULL)
+        return NULL;
     if (aoti_torch_copy_(copy, tensor, 0))
         fail(run, "cellgen: a tensor cannot be copied");
     return copy;
