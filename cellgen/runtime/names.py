@@ -75,7 +75,7 @@ width window_rows window_steps store run status turn memcpy memset
 block_rows call way my shared given own how ordered guarded
 frame entry chunk nest_rows strip last turns past ahead now held axes1 axes2
 group in_cluster first_state next_state resets shown owns sum sums sums_rows
-same_step step_ahead group_ahead goes_on soon works
+same_step step_ahead group_ahead goes_on soon works products
 """
 
 _MEMBERS = """
