@@ -239,7 +239,7 @@ class Contexts(Cell):
 
 
 TYPICAL = (*SHIPPED[:11], AntisymmetricRNN)
-"""Cells with which the compiler is tested; every cell that ships is proved once, by ``check``."""
+"""Cells with which the compiler is tested. ``cover`` says which cells are proved each time."""
 
 ESTABLISHED = SHIPPED[:45]
 """Cells among which those stand that regularisers and the emulation of CUDA take each time."""

@@ -48,34 +48,51 @@ struct cellgen_place_of_fragment {
     }
 };
 
-/* Sums of a product for a unit of a row: of 2-byte elements those that a lane has of a warp's share. */
-template <typename E, int products, int slots> struct cellgen_sums {
+/* What a lane has of a product: four sums a slot, of rows and units that follow from how it is multiplied. */
+template <int slots> struct cellgen_lane_sums {
     float own[slots][4];
 
-    inline __device__ cellgen_sums()
+    inline __device__ cellgen_lane_sums()
     {
         CELLGEN_UNROLL
         for (int slot = 0; slot < slots; ++slot)
             for (int at = 0; at < 4; ++at) own[slot][at] = 0;
     }
+};
 
+/* An octet of units and a share of the factors, a warp's own. */
+struct cellgen_share {
+    int octet, share, shares;
+    bool is_there;
+
+    inline __device__ cellgen_share(int warp, const cellgen_tile &tile)
+        : octet(warp % tile.each), share(warp / tile.each), shares((int)blockDim.x / 32 / tile.each),
+          is_there(octet < tile.here && share < shares)
+    {
+    }
+    /* Where a share of so many pieces begins, and where it ends. */
+    inline __device__ int begin(int pieces) const { return pieces * share / shares; }
+    inline __device__ int end(int pieces) const { return pieces * (share + 1) / shares; }
+};
+
+/* Sums of a product for a unit of a row: of 2-byte elements those that a lane has of a warp's share. */
+template <typename E, int products, int slots> struct cellgen_sums : cellgen_lane_sums<slots> {
     /* Add the factors of one channel: a warp has an octet and a share of the factors. */
     template <typename layer>
     inline __device__ void add(const layer &my, const cellgen_channel<E> &from, const E *held, const cellgen_tile &tile)
     {
-        const int warps = (int)blockDim.x / 32, shares = warps / tile.each;
-        const int octet = my.warp % tile.each, share = my.warp / tile.each;
-        if (octet >= tile.here || share >= shares) return;
-        const int blocks = from.factors / CELLGEN_FACTORS, end = blocks * (share + 1) / shares;
+        const cellgen_share mine(my.warp, tile);
+        if (!mine.is_there) return;
+        const int blocks = from.factors / CELLGEN_FACTORS, end = mine.end(blocks);
         const uint4 *const rows = my.rows(from);
-        for (int block = blocks * share / shares; block < end; ++block) {
+        for (int block = mine.begin(blocks); block < end; ++block) {
             const int at = block * 64 + (((my.lane >> 2) ^ (block & 1)) << 2) + (my.lane & 3);
             const uint4 low = rows[at], high = rows[at + 32];
             const uint4 *const weights =
-                (const uint4 *)(const void *)held + (octet * blocks + block) * slots * 32 + my.lane;
+                (const uint4 *)(const void *)held + (mine.octet * blocks + block) * slots * 32 + my.lane;
             CELLGEN_UNROLL
             for (int slot = 0; slot < slots; ++slot)
-                cellgen_multiply<E>(own[slot], low, high, weights[slot * 32]);
+                cellgen_multiply<E>(this->own[slot], low, high, weights[slot * 32]);
         }
     }
 
@@ -83,35 +100,26 @@ template <typename E, int products, int slots> struct cellgen_sums {
     template <typename layer>
     inline __device__ void total(const layer &my, const cellgen_tile &tile, float (&sums)[slots]) const
     {
-        cellgen_total(my, tile, own, sums, cellgen_place_of_fragment{my.lane});
+        cellgen_total(my, tile, this->own, sums, cellgen_place_of_fragment{my.lane});
     }
 };
 
 /* Of float on matrix units, as of 2-byte elements: a lane splits what it multiplies. */
-template <int products, int slots> struct cellgen_sums<float, products, slots> {
+template <int products, int slots> struct cellgen_sums<float, products, slots> : cellgen_lane_sums<slots> {
     typedef cellgen_fragments<products> fragments;
-    float own[slots][4];
-
-    inline __device__ cellgen_sums()
-    {
-        CELLGEN_UNROLL
-        for (int slot = 0; slot < slots; ++slot)
-            for (int at = 0; at < 4; ++at) own[slot][at] = 0;
-    }
 
     template <typename layer>
     inline __device__ void add(
         const layer &my, const cellgen_channel<float> &from, const uint4 *held, const cellgen_tile &tile)
     {
-        const int warps = (int)blockDim.x / 32, shares = warps / tile.each;
-        const int octet = my.warp % tile.each, share = my.warp / tile.each;
-        if (octet >= tile.here || share >= shares) return;
+        const cellgen_share mine(my.warp, tile);
+        if (!mine.is_there) return;
         enum { of_block = slots * fragments::pieces * 32 };
-        const int blocks = from.factors / CELLGEN_FACTORS, begin = blocks * share / shares;
+        const int blocks = from.factors / CELLGEN_FACTORS, begin = mine.begin(blocks);
         const int further = cellgen_staged<float>::at(CELLGEN_OCTET, 0, from.factors);
         const uint4 *rows = my.rows(from) + cellgen_staged<float>::at(my.lane >> 2, (my.lane & 3) * 2, from.factors);
-        const uint4 *const end = rows + blocks * (share + 1) / shares * 8;
-        const uint4 *weights = held + (octet * blocks + begin) * of_block + my.lane;
+        const uint4 *const end = rows + mine.end(blocks) * 8;
+        const uint4 *weights = held + (mine.octet * blocks + begin) * of_block + my.lane;
         CELLGEN_NO_UNROLL
         for (rows += begin * 8; rows < end; rows += 8, weights += of_block) {
             uint4 low[fragments::pieces], high[fragments::pieces];
@@ -122,7 +130,7 @@ template <int products, int slots> struct cellgen_sums<float, products, slots> {
                 uint4 w[fragments::pieces];
                 CELLGEN_UNROLL
                 for (int i = 0; i < fragments::pieces; ++i) w[i] = weights[(slot * fragments::pieces + i) * 32];
-                fragments::add(own[slot], low, high, w);
+                fragments::add(this->own[slot], low, high, w);
             }
         }
     }
@@ -139,35 +147,25 @@ template <int products, int slots> struct cellgen_sums<float, products, slots> {
     template <typename layer>
     inline __device__ void total(const layer &my, const cellgen_tile &tile, float (&sums)[slots]) const
     {
-        cellgen_total(my, tile, own, sums, cellgen_place_of_fragment{my.lane});
+        cellgen_total(my, tile, this->own, sums, cellgen_place_of_fragment{my.lane});
     }
 };
 
 /* Of float by multiply-adds, a lane has a unit and four rows of a warp's share. */
-template <int slots> struct cellgen_sums<float, CELLGEN_FMA, slots> {
-    float own[slots][4];
-
-    inline __device__ cellgen_sums()
-    {
-        CELLGEN_UNROLL
-        for (int slot = 0; slot < slots; ++slot)
-            for (int at = 0; at < 4; ++at) own[slot][at] = 0;
-    }
-
+template <int slots> struct cellgen_sums<float, CELLGEN_FMA, slots> : cellgen_lane_sums<slots> {
     template <typename layer>
     inline __device__ void add(
         const layer &my, const cellgen_channel<float> &from, const float *held, const cellgen_tile &tile)
     {
-        const int warps = (int)blockDim.x / 32, shares = warps / tile.each;
-        const int octet = my.warp % tile.each, share = my.warp / tile.each;
-        if (octet >= tile.here || share >= shares) return;
-        const int pieces = from.factors / 4, begin = pieces * share / shares, end = pieces * (share + 1) / shares;
+        const cellgen_share mine(my.warp, tile);
+        if (!mine.is_there) return;
+        const int pieces = from.factors / 4, begin = mine.begin(pieces), end = mine.end(pieces);
         const uint4 *rows[4];
         CELLGEN_UNROLL
         for (int at = 0; at < 4; ++at)
             rows[at] = my.rows(from) + cellgen_staged<float>::at((my.lane >> 3) + at * 4, 0, from.factors);
         const cellgen_slots<slots> *weights = (const cellgen_slots<slots> *)(const void *)held
-            + ((int64_t)octet * from.factors + begin * 4) * CELLGEN_OCTET + (my.lane & 7);
+            + ((int64_t)mine.octet * from.factors + begin * 4) * CELLGEN_OCTET + (my.lane & 7);
         CELLGEN_NO_UNROLL
         for (int piece = begin; piece < end; ++piece) {
             float x[4][4];
@@ -182,7 +180,7 @@ template <int slots> struct cellgen_sums<float, CELLGEN_FMA, slots> {
                 CELLGEN_UNROLL
                 for (int slot = 0; slot < slots; ++slot)
                     CELLGEN_UNROLL
-                    for (int at = 0; at < 4; ++at) own[slot][at] = fmaf(x[at][k], w.of[slot], own[slot][at]);
+                    for (int at = 0; at < 4; ++at) this->own[slot][at] = fmaf(x[at][k], w.of[slot], this->own[slot][at]);
             }
         }
     }
@@ -190,7 +188,7 @@ template <int slots> struct cellgen_sums<float, CELLGEN_FMA, slots> {
     template <typename layer>
     inline __device__ void total(const layer &my, const cellgen_tile &tile, float (&sums)[slots]) const
     {
-        cellgen_total(my, tile, own, sums, [&](int at) {
+        cellgen_total(my, tile, this->own, sums, [&](int at) {
             return ((my.lane >> 3) + at * 4) * CELLGEN_OCTET + (my.lane & 7);
         });
     }
