@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch")
 import cellgen.torch  # noqa: E402
 from cellgen.errors import ArgumentError  # noqa: E402
 from cellgen.torch.errors import KindError, TensorError  # noqa: E402
+from cellgen.torch.segments_on_device import _Cut  # noqa: E402
 from tests.torch.emulated import emulated_device  # noqa: E402
 
 pytestmark = [  # torch's own, of jit and of what it compiles
@@ -170,8 +172,13 @@ def test_on_a_device_segments_are_rows_of_its_kernels(cell: str, options: dict[s
 def test_on_a_device_a_tolerance_ends_sooner_and_a_call_shows_what_it_says() -> None:
     run, given = cellgen.torch.function("min_gru"), tensors("min_gru")
     with emulated_device():
-        near = run(**given, **SEGMENTS, tolerance=1e-3).h
-        torch.testing.assert_close(near, run(**given).h, atol=1e-2, rtol=0)
+        runs = []
+        for tolerance in (0, 0.1, 1.0):
+            with mock.patch.object(_Cut, "_again", autospec=True, side_effect=_Cut._again) as again:
+                near = run(**given, **SEGMENTS, tolerance=tolerance).h
+            runs.append(again.call_count)
+            torch.testing.assert_close(near, run(**given).h, atol=2 * tolerance, rtol=0)
+        assert runs == [3, 2, 0]
         for shown in ({"last_only": True}, {"batch_first": True, "x": given["x"].transpose(0, 1)}):
             whole, cut = (run(**{**given, **shown, **how}) for how in ({}, SEGMENTS))
             assert all(torch.equal(a, b) for a, b in zip(whole, cut, strict=True) if a is not None)
