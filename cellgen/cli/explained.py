@@ -104,11 +104,15 @@ def weighed(cell: type[Cell], runs: Backend, shape: str, dtype: str, device: str
     """What a backend chooses for a shape on devices, with the figures it is chosen by."""
     from cellgen import api
     from cellgen.views.explain import shape_of
+    from cellgen.views.segments import on_device
 
     kernel = api.compile(cell, runs.name, emulated=runs.emulates)
     sized = shape_of(_over_time(kernel), shape, 1, dtype)
     sizes = ", ".join(f"{name} = {size}" for name, size in sized.sizes.items())
-    return [f"at {sizes}; {dtype}:", *runs.weigh(kernel, sized.sizes, dtype, device)]
+    lines = [f"at {sizes}; {dtype}:", *runs.weigh(kernel, sized.sizes, dtype, device)]
+    if runs.name == "cuda":
+        lines += on_device(cell.definition, kernel.interface.functions, sized.sizes)
+    return lines
 
 
 def _over_time(kernel: AnyKernel) -> Function:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from sympy import Expr, Integer
 
+from cellgen.language.cell import Definition
 from cellgen.language.notation import text
 from cellgen.language.value import Role, Shape, Value
 from cellgen.program.chunks import (
@@ -110,11 +111,11 @@ def recurrence_of(programs: SequencePrograms) -> Recurrence:
 
     A state that reads no state only hands an input on: for the classes of others it is one.
     """
-    flow = _Flow(programs.forward, programs.links)
+    flow = _Flow(programs.forward, programs.links, programs.definition)
     form = form_over_time(programs.definition)
     layer_of = {state: layer for layer in form.layers for state in layer.states}
     refused = [k for k in programs.links if isinstance(layer_of[k.previous], Refusal)]
-    among = _Flow(programs.forward, refused)
+    among = _Flow(programs.forward, refused, programs.definition)
     states = []
     for link in programs.links:
         layer = layer_of[link.previous]
@@ -153,8 +154,11 @@ def _is_barrier(statement: Statement) -> bool:
 class _Flow:
     """Follows the states through one step."""
 
-    def __init__(self, program: Program, links: Sequence[StateLink]) -> None:
+    def __init__(
+        self, program: Program, links: Sequence[StateLink], definition: Definition
+    ) -> None:
         self.program = program
+        self.written = {item.target: item.expression for item in definition.equations}
         self.links = links
         self.definitions = program.definitions
         self.reach: dict[Value, dict[Value, Reach]] = {v: {} for v in program.arguments}
@@ -231,8 +235,25 @@ class _Flow:
         if _is_barrier(statement) and statement.traits.is_product:
             a, b = (self._named(operand) for operand in statement.operands[-2:])
             return f"{a} @ {b}"
+        if statement.traits.is_sum and self._is_made(statement.operands[0]):
+            return self._stated(statement)
         swap = {v: self._origin(v) for v in statement.operands}
         return text(expression.xreplace(swap))
+
+    def _is_made(self, value: Value) -> bool:
+        """Whether the compiler alone has a name for it."""
+        return value.role is Role.TEMPORARY and value not in self.written
+
+    def _stated(self, statement: Statement) -> str:
+        """The author's statement that a statement was made for: the first that it leads to."""
+        reached = {statement.target}
+        for reader in self.program.statements:
+            if reached.isdisjoint(reader.operands):
+                continue
+            if reader.target in self.written:
+                return f"{reader.target} = {text(self.written[reader.target])}"
+            reached.add(reader.target)
+        return text(statement.expression)
 
     def _origin(self, value: Value) -> Value:
         """The value that a copy, or a function that passes its argument on, was made from."""

@@ -1,12 +1,13 @@
 """Explain segments of time side by side: whether a cell can have them, and when they pay.
 
 Input: a cell and its recurrence, for figures the interface of a forward pass and a shape. Output: a
-section of an explanation.
+section of an explanation; of a device, lines.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 
 from cellgen.language.cell import Definition
 from cellgen.program.jumps import jump_of
@@ -14,6 +15,8 @@ from cellgen.program.recurrence import Recurrence, RecurrenceClass
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import lengths
 from cellgen.runtime.call.segments import (
+    DEVICE_STEPS,
+    DEVICE_UNITS,
     PAYS_STEPS,
     PAYS_UNITS,
     TOLERANT_STEPS,
@@ -64,12 +67,39 @@ def segments_section(
     return Section(TITLE, tuple(rows))
 
 
+def on_device(
+    definition: Definition, functions: Iterable[Function], sizes: Mapping[str, int]
+) -> list[str]:
+    """Say of a shape on a GPU whether segments of time pay, as lines."""
+    head = ("segments of time side by side: parallel='segments' of cellgen.torch and cellgen.jax",)
+    jump = jump_of(definition)
+    if jump:
+        return [*head, f"  refused: `{jump}` jumps"]
+    forward = next(f for f in functions if f.name == FORWARD)
+    units = sizes["B"] * _units(forward, sizes)
+    pays = sizes["T"] >= DEVICE_STEPS and units < DEVICE_UNITS
+    count = Segmentation().count(sizes["T"], units)
+    asked = "" if count > 1 else "; segments=N cuts this shape, which is one where left out"
+    verdict = f"they pay where the cell forgets within a segment{asked}"
+    return [
+        *head,
+        f"  {verdict if pays else 'they do not pay'}",
+        f"    - by a model of an H100, not timed: from {DEVICE_STEPS:,} steps on, below some "
+        f"{DEVICE_UNITS:,} numbers of a state over all rows ({units:,} here)",
+    ]
+
+
+def _units(forward: Function, sizes: Mapping[str, int]) -> int:
+    """The numbers of the largest state of a row."""
+    states = (a for a in forward.arguments if a.role == "state")
+    return max((math.prod(lengths(a, dict(sizes))[1:]) for a in states), default=1)
+
+
 def _of_shape(forward: Function, shape: ExplainedShape, kind: RecurrenceClass) -> ChoiceRow:
     """The segments of a shape, and whether they pay."""
     sizes = dict(shape.sizes)
     steps, rows = sizes["T"], sizes["B"]
-    states = (a for a in forward.arguments if a.role == "state")
-    units = max((math.prod(lengths(a, sizes)[1:]) for a in states), default=1)
+    units = _units(forward, sizes)
     count = Segmentation().count(steps, units)
     if count == 1:
         return ChoiceRow("at this shape: one segment, step by step", "few steps, or many units")

@@ -18,6 +18,7 @@ from cellgen.runtime.host.plans import Constants
 from cellgen.views.explain import explain, shape_of
 from cellgen.views.explanation import ExplainedShape
 from cellgen.views.figures import multiply_adds
+from cellgen.views.segments import on_device
 from tests.conftest import VARIANTS, Contexts
 from tests.cover import each_of, of_all
 
@@ -215,3 +216,18 @@ def test_segments_of_time_are_explained_with_when_they_pay():
     assert rows(explain(LIF), title) == ["refused: `s = spike(v - threshold)` jumps"]
     assert rows(explain(GRU), title)[-1].startswith("units read each other: from some 64 units")
     assert len(rows(explain(IndRNN), title)) == 1
+
+
+def test_segments_on_a_device_are_explained_with_when_they_pay():
+    functions = cellgen.load("ind_rnn").interface.functions
+
+    def at(cell=IndRNN, **sizes):
+        return on_device(cell.definition, functions, {"T": 4096, "B": 1, "I": 4, "H": 64} | sizes)
+
+    assert at()[1] == "  they pay where the cell forgets within a segment"
+    assert at(H=2048)[1].endswith("; segments=N cuts this shape, which is one where left out")
+    for sizes in ({"T": 999}, {"H": 8000}, {"B": 125}):
+        assert at(**sizes)[1] == "  they do not pay"
+    assert "from 1,000 steps on, below some 8,000 numbers" in at(B=3)[2]
+    assert at(B=3)[2].endswith("over all rows (192 here)")
+    assert at(LIF)[1] == "  refused: `s = spike(v - threshold)` jumps"

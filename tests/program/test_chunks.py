@@ -28,6 +28,7 @@ from cellgen.cells import (
     HGRN2,
     LRU,
     LSTM,
+    M2RNN,
     MLSTM,
     QRNN,
     RGLRU,
@@ -240,7 +241,9 @@ def test_a_state_may_be_formed_from_what_is_read_of_a_memory() -> None:
     ("cell", "reason"),
     [
         (LSTM, "`h_prev @ u_o` mixes units of a state"),
-        (SRU, "`sigmoid(f_pre)` is not linear in a state"),
+        (SRU, "`f = sigmoid(x @ w_f + c_prev * v_f + b_f)` is not linear in a state"),
+        (M2RNN, "`z = tanh(s_prev @ u + "),
+        (M2RNN, "))` is not linear in the state"),
         (IndRNN, "`tanh(h_bar)` is not linear in a state"),
         (BRC, "is not linear in a state"),
         (TTTLinear, "`sum(u -> (B, N, 1))` sums what was read along the other axis"),

@@ -28,6 +28,7 @@ from cellgen.cells import (
     GRU,
     GRUD,
     LSTM,
+    M2RNN,
     MLSTM,
     RWKV4,
     RWKV6,
@@ -39,6 +40,7 @@ from cellgen.cells import (
     Mamba,
     Mamba2,
     RetNet,
+    TTTLinear,
 )
 from cellgen.cells.co_rnn import CoRNN
 from cellgen.cells.layer_norm import LayerNormLSTM
@@ -245,6 +247,8 @@ def test_the_class_is_read_from_the_equations(cell, kind, levels):
         (Stopped, "`stop_gradient(s_prev)` is not linear in a state"),
         (MinGRU, "h = h_prev * (1 - z) + b; the factors read no state"),
         (LRU, "re = re_prev * a_re + -im_prev * a_im + b; the factors read no state"),
+        (TTTLinear, "`u = s_prev @ k` mixes units of a state"),
+        (M2RNN, "`z = tanh(s_prev @ u + "),
         (Normalised, "`sum(s_prev -> (B, 1))` mixes units of a state"),
         (Shifted, "`concat(right, left)` joins a state with other units"),
         (AllForOne, "`x + g_prev * s_prev` reads one unit of a state for many"),

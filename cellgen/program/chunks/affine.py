@@ -40,6 +40,7 @@ class Basis:
 Terms: TypeAlias = dict[Basis | None, Expr]
 """Coefficients by basis; None is the basis 1."""
 
+NOT_LINEAR = "is not linear in the state"
 BEFORE, AFTER = Basis(after=False), Basis(after=True)
 
 
@@ -93,6 +94,7 @@ class AffineForms:
         self, program: Program, state: Value, following: Value, streams: Streams, known: Set[Value]
     ) -> None:
         self.streams = streams
+        self._program = program
         self.rank = len(state.shape)
         self.next: Terms = {}
         self.read: dict[Value, Terms] = {}
@@ -121,7 +123,9 @@ class AffineForms:
             terms = self._terms_of(statement)
         except ForbiddenError as error:
             if target in self._cone:
-                raise ForbiddenError(error.why, statement) from None
+                bent = self._bent_after(target) if statement.traits.is_reshape else None
+                why = error.why if bent is None else NOT_LINEAR
+                raise ForbiddenError(why, bent or statement) from None
             self._leave(statement)
             return
         self._forms[target] = terms
@@ -129,6 +133,21 @@ class AffineForms:
         if target not in self._cone and is_read:
             self.read[target] = terms
             self._free.add(target)
+
+    def _bent_after(self, value: Value) -> Statement | None:
+        """The first statement that the new state waits for and that is not affine in a value.
+
+        A product of a matrix begins with a reshape that no author wrote. It hides what forbids the
+        form whatever way the product goes.
+        """
+        reached = {value}
+        for statement in self._program.statements:
+            if reached.isdisjoint(statement.operands) or statement.target not in self._cone:
+                continue
+            if statement.is_pointwise and not is_affine(statement.expression, reached):
+                return statement
+            reached.add(statement.target)
+        return None
 
     def _terms_of(self, statement: Statement) -> Terms:
         if statement.is_pointwise:
@@ -156,7 +175,7 @@ class AffineForms:
         reached = [v for v in statement.operands if v in self._forms]
         expression = statement.expression
         if not is_affine(expression, set(reached)):
-            raise ForbiddenError("is not linear in the state")
+            raise ForbiddenError(NOT_LINEAR)
         terms: Terms = {}
         rest = expression.xreplace(dict.fromkeys(reached, NUMBERS.Zero))
         if rest != 0:

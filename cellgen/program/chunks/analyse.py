@@ -13,7 +13,7 @@ from sympy import Expr
 
 from cellgen.language.cell import Definition
 from cellgen.language.notation import text
-from cellgen.language.value import Value
+from cellgen.language.value import Role, Value
 from cellgen.program.chunks.affine import AffineForms, cone
 from cellgen.program.chunks.layers import (
     ForbiddenError,
@@ -83,7 +83,28 @@ class _Analysis:
         try:
             return scan_layer(self.step, pairs, self.streams, self.known)
         except ForbiddenError as error:
-            return Refusal(states, _reason(refused or error, self.streams))
+            return Refusal(states, self._reason(refused or error))
+
+    def _reason(self, error: ForbiddenError) -> str:
+        statement = error.statement
+        return error.why if statement is None else f"`{self._spelled(statement)}` {error.why}"
+
+    def _spelled(self, statement: Statement) -> str:
+        """A statement by what it was made from; as its author wrote it, where made names are in it.
+
+        Copies are looked through.
+        """
+        written = {equation.target: equation.expression for equation in self.definition.equations}
+        swap = {
+            value: made.expression
+            for value in statement.operands
+            if (made := self.streams.definitions.get(value)) and isinstance(made.expression, Value)
+        }
+        read = {swap.get(value, value) for value in statement.operands}
+        is_made = any(v.role is Role.TEMPORARY and v not in written for v in read)
+        if is_made and statement.target in written:
+            return f"{statement.target} = {text(written[statement.target])}"
+        return text(statement.expression.xreplace(swap))
 
     def _memory(self, state: Value) -> Memory:
         new = self.following[state]
@@ -115,23 +136,6 @@ class _Analysis:
             known.update(v for s in layer.states for v in (s, self.following[s]))
         post = base.restrict("outputs", wanted, states)
         return FormOverTime(self.definition.name, step, layers, pre, post, stated)
-
-
-def _reason(error: ForbiddenError, streams: Streams) -> str:
-    statement = error.statement
-    if statement is None:
-        return error.why
-    return f"`{_spelled(statement, streams)}` {error.why}"
-
-
-def _spelled(statement: Statement, streams: Streams) -> str:
-    swap = {
-        value: definition.expression
-        for value in statement.operands
-        if (definition := streams.definitions.get(value)) is not None
-        and isinstance(definition.expression, Value)
-    }
-    return text(statement.expression.xreplace(swap))
 
 
 def coupled_states(step: Program, following: Mapping[Value, Value]) -> list[tuple[Value, ...]]:

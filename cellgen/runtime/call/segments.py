@@ -38,6 +38,9 @@ up to so many numbers of a state over all rows."""
 TOLERANT_STEPS, TOLERANT_UNITS = 8192, (32, 256)
 """Where one row whose units read each other gains with a tolerance of 1e-6, by
 benchmarks/long_rows_dense.py."""
+DEVICE_STEPS, DEVICE_UNITS = 1000, 8000
+"""Where segments are faster than steps on a GPU, by a model of an H100: from so many steps on,
+below so many numbers of a state over all rows."""
 WARM = 4
 """A guess runs one of so many parts of the segment before."""
 NEAR = 4
