@@ -79,8 +79,8 @@ def on_device(
     units = sizes["B"] * _units(forward, sizes)
     pays = sizes["T"] >= DEVICE_STEPS and units < DEVICE_UNITS
     count = Segmentation().count(sizes["T"], units)
-    asked = "" if count > 1 else "; segments=N cuts this shape, which is one where left out"
-    verdict = f"they pay where the cell forgets within a segment{asked}"
+    by_call = "" if count > 1 else "; segments=N cuts this shape, which is one where left out"
+    verdict = f"they pay where the cell forgets within a segment{by_call}"
     return [
         *head,
         f"  {verdict if pays else 'they do not pay'}",

@@ -95,10 +95,11 @@ class _Analysis:
         Copies are looked through.
         """
         written = {equation.target: equation.expression for equation in self.definition.equations}
+        definitions = self.streams.definitions
         swap = {
-            value: made.expression
+            value: copy.expression
             for value in statement.operands
-            if (made := self.streams.definitions.get(value)) and isinstance(made.expression, Value)
+            if (copy := definitions.get(value)) and isinstance(copy.expression, Value)
         }
         read = {swap.get(value, value) for value in statement.operands}
         is_made = any(v.role is Role.TEMPORARY and v not in written for v in read)
