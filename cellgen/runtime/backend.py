@@ -79,6 +79,7 @@ class Launcher(Protocol):
         options: Options,
         stream: int,
         workspace: Callable[[int], int],
+        tier: str = "auto",
     ) -> None:
         """Launch on a stream; see ``RawDeviceFunction``. Raises DeviceError."""
 

@@ -18,10 +18,12 @@ from cellgen.frameworks.on_devices import LACKING, lacking, stated
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.backend import DeviceKernel, Launcher
 from cellgen.runtime.call.stored import element_name
+from cellgen.runtime.directions import AUTO
 from cellgen.runtime.options import Options
 from cellgen.torch.errors import DeviceRunError, TensorError
 from cellgen.torch.layout import Layout
 from cellgen.torch.run import Given, Runner
+from cellgen.torch.streams import TIER, keep_until_run
 
 
 class DeviceRunner(Runner):
@@ -64,9 +66,12 @@ class DeviceRunner(Runner):
         element, number = element_name(like.dtype), device.index or 0
         launch, said = self.launcher(name), stated(name, options)
         try:
-            launch(element, number, sizes, words, apart, said, stream, workspace)
+            launch(element, number, sizes, words, apart, said, stream, workspace, TIER.get())
         except DeviceError as error:
             raise DeviceRunError(str(error.args[0])) from error
+        if TIER.get() != AUTO:
+            tables = (options.lengths, options.mask, options.reset)
+            keep_until_run(device, (*arrays.values(), *tables))
 
     def _words(
         self, arrays: Mapping[str, Tensor | float], scalars: Sequence[float], options: Options

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cellgen.runtime.directions import AUTO
 from cellgen.torch.calls import Tables, run_below, run_forward
 from cellgen.torch.derivatives import Call, Forward, backward, forward_along, run_back
 from cellgen.torch.devices import CPU, PLACES
 from cellgen.torch.modes import has_gradient, is_transforming
 from cellgen.torch.planned import Planned
+from cellgen.torch.streams import TIER, in_tier
 
 
 class Eager(torch.autograd.Function):
@@ -31,7 +33,7 @@ class Eager(torch.autograd.Function):
         """Run the kernel."""
         tables, theta, _ = call.split(tensors)
         results = run_below(call, tables, theta, save=True)
-        ctx.call = call
+        ctx.call, ctx.tier = call, TIER.get()
         ctx.save_for_backward(*tensors, *call.kept(results))
         ctx.set_materialize_grads(False)
         return tuple(results[: call.outputs])
@@ -42,10 +44,13 @@ class Eager(torch.autograd.Function):
         call: Call = ctx.call
         tables, theta, kept = call.split(ctx.saved_tensors)
         call = call.wanting(ctx.needs_input_grad[4:])
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            gradients = backward(call, tables, theta, kept, upstream)
+        is_differentiated = torch.is_grad_enabled() or torch.compiler.is_compiling()
+        back = backward if is_differentiated else run_back
+        if ctx.tier == AUTO:
+            gradients = back(call, tables, theta, kept, upstream)
         else:
-            gradients = run_back(call, tables, theta, kept, upstream)
+            with in_tier(ctx.tier):  # which autograd's own thread does not know
+                gradients = back(call, tables, theta, kept, upstream)
         return (None, None, None, None, *call.spread(gradients))
 
 

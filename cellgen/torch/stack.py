@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch.nn.functional import dropout
 
 from cellgen.frameworks.shown import asks_for_last
 from cellgen.runtime.options import ALL_LAYERS, ROWS
+from cellgen.torch.at_once import are_at_once, run_at_once
 from cellgen.torch.functional import CellFunction
 
 NOTHING: Mapping[str, Any] = {}
@@ -53,17 +55,23 @@ def run_layers(
         if sides:
             x = torch.cat([_flat(side[0]) for side in sides], -1)
             x = drop(x, rate) if rate else x
-        sides = []
+        calls = []
         how = selection if not selection or layer is layers[-1] else _within(cell, selection)
         for place in layer:
             arguments = {input_: x, **place.given(x)}
             for name, state in zip(names, states, strict=False):
                 arguments[name] = state[number]
-            results = cell(**arguments, **options, **how, reverse=place.reverse)
-            sides.append(results)
+            calls.append(partial(cell, **arguments, **options, **how, reverse=place.reverse))
+            number += 1
+        if len(calls) > 1 and are_at_once(cell, x, {**options, **how}):
+            sides = run_at_once(x.device, calls)
+        else:
+            sides = []
+            for call in calls:
+                sides.append(call())
+        for results in sides:
             for kept, name in zip(lasts, cell.finals, strict=True):
                 kept.append(getattr(results, name))
-            number += 1
     return _joined(cell, sides, 1 if asks_for_last(selection) else 2), tuple(
         torch.stack(each) if len(each) > 1 else each[0].unsqueeze(0) for each in lasts
     )

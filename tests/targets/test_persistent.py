@@ -667,6 +667,32 @@ def test_the_model_says_where_blocks_stay(monkeypatch: pytest.MonkeyPatch) -> No
     assert device.capability == 90
 
 
+@with_cxx
+def test_the_model_says_what_two_directions_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once where a process asks for it: groups of rows take turns in half of the processors."""
+    kernel, device = emulated(LSTM), DEVICES["h200"]
+    sizes = {"T": 100, "B": 32, "I": 8, "H": 512}
+    monkeypatch.setenv("CELLGEN_CUDA_DIRECTIONS", "both")
+    found = choices(kernel, sizes, "bfloat16", device)
+    for choice in found:
+        whole, half = choice.together, choice.halved
+        assert whole is not None
+        assert half is not None
+        assert (whole.way, half.way) == (1, 1)
+        assert half.blocks * half.sets <= 66 < whole.blocks * whole.sets
+        assert whole.ns < half.ns < 2 * whole.ns
+    assert (
+        sum("at once, as CELLGEN_CUDA_DIRECTIONS=both" in s for s in describe(device, found)) == 2
+    )
+    wide = describe(device, choices(kernel, {**sizes, "H": 1024}, "bfloat16", device))
+    assert any("no blocks stay in half of the processors" in line for line in wide)
+    monkeypatch.delenv("CELLGEN_CUDA_DIRECTIONS")
+    assert not any(
+        "at once, as" in line
+        for line in describe(device, choices(kernel, sizes, "bfloat16", device))
+    )
+
+
 def test_python_and_the_headers_mean_the_same_by_their_numbers() -> None:
     texts = [(include_folder() / name).read_text() for name in ("cellgen_cuda_tiers.cuh", CHOICE)]
     named = dict(re.findall(r"CELLGEN_(?:TIER_)?(\w+) = (\d+)", "\n".join(texts)))

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import os
 import sys
 import time
 import traceback
@@ -23,6 +24,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -33,8 +35,10 @@ import cellgen.torch
 from cellgen.language.cell import Bias, Cell, Input, State, Weight
 from cellgen.language.ops import sigmoid, tanh
 from cellgen.language.value import H, I
+from cellgen.runtime.directions import BOTH, DIRECTIONS_VARIABLE
 from cellgen.torch.cells import TorchGRU, TorchLSTM
 from cellgen.torch.registry import known
+from cellgen.torch.streams import in_tier
 from tests.torch.emulated import emulated_device
 
 BARS = {torch.float32: 1e-4, torch.float64: 1e-11, torch.bfloat16: 0.08, torch.float16: 0.01}
@@ -278,6 +282,7 @@ def check_device(check: Check) -> None:
     expected = trained(layer, x)
     check.case("GRU, on a stream of the caller's", lambda: on_stream(layer, x, expected))
     check.case("GRU, repeated (replayed as a graph)", lambda: again(layer, x, expected), 1e-6)
+    check.case("GRU, both directions at once", lambda: at_once(check.sizes), 0)
     check.case("GRU, no waiting for the device", lambda: without_waiting(layer, x))
     check.case("GRU, forward in torch.cuda.graph", lambda: in_graph(layer, x), 1e-6)
     check.case("GRU, training step in torch.cuda.graph", lambda: step_in_graph(layer, x), 1e-6)
@@ -300,6 +305,26 @@ def on_stream(layer: torch.nn.Module, x: Tensor, expected: list[Tensor]) -> floa
 
 def again(layer: torch.nn.Module, x: Tensor, expected: list[Tensor]) -> float:
     return max(largest(expected, trained(layer, x)) for _ in range(20))
+
+
+def in_both() -> contextlib.AbstractContextManager[object]:
+    """Where the two directions of a layer run at once."""
+    return mock.patch.dict(os.environ, {DIRECTIONS_VARIABLE: BOTH})
+
+
+def at_once(sizes: tuple[int, int, int, int]) -> float:
+    """Forty steps of training, launched and replayed, beside directions in turn by the same tier.
+
+    What a step gives is dropped before the next one, so that memory that is given out too early
+    shows.
+    """
+    steps, rows, wide, hidden = sizes
+    layer = cellgen.torch.GRU(wide, hidden, 2, bidirectional=True).cuda()
+    x = drawn(steps, rows, wide).cuda()
+    with in_tier("half"):
+        expected = trained(layer, x)
+    with in_both():
+        return max(largest(expected, trained(layer, x)) for _ in range(40))
 
 
 def without_waiting(layer: torch.nn.Module, x: Tensor) -> str:
@@ -406,6 +431,31 @@ def bench() -> None:
                     line = f"{type(error).__name__}: {error}"
                 kind = str(dtype).removeprefix("torch.")
                 print(f"{f'{name} {kind} {shape}':34} {line}", flush=True)
+
+    for name in ("GRU", "LSTM"):
+        for shape in SHAPES:
+            print(f"{f'{name} both directions {shape}':34} {directions(name, shape)}", flush=True)
+
+
+def directions(name: str, shape: tuple[int, int, int, int]) -> str:
+    """Times of a layer in both directions, in turn and at once, and of torch's."""
+    steps, rows, wide, hidden = shape
+    kind, found = {"device": "cuda", "dtype": torch.bfloat16}, []
+    x = drawn(steps, rows, wide).to("cuda", torch.bfloat16).requires_grad_()
+    for library, where in (
+        (torch.nn, contextlib.nullcontext),
+        (cellgen.torch, contextlib.nullcontext),
+        (cellgen.torch, in_both),
+    ):
+        layer = getattr(library, name)(wide, hidden, bidirectional=True, **kind)
+        leaves, ones = [x, *layer.parameters()], torch.ones(steps, rows, 2 * hidden, **kind)
+
+        def step(layer=layer, leaves=leaves, ones=ones) -> object:
+            return torch.autograd.grad(layer(x)[0], leaves, ones)
+
+        with where():
+            found += milliseconds([step])
+    return "cuDNN {:.3f}, in turn {:.3f}, at once {:.3f}, f+b, bfloat16".format(*found)
 
 
 def times(name: str, dtype: torch.dtype, shape: tuple[int, int, int, int]) -> str:

@@ -8,15 +8,17 @@ Input: a kernel compiled for the emulation, lengths, an element type, a device's
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from cellgen.runtime.abi import Function, axis_length
 from cellgen.runtime.device.arrays import DeviceArray
 from cellgen.runtime.device.kernel import CudaKernel
 from cellgen.runtime.device.nvcc import PRODUCTS, PRODUCTS_VARIABLE
+from cellgen.runtime.directions import AUTO, BOTH, DIRECTIONS_VARIABLE, HALF
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,22 @@ class Together:
     by_cluster: float
     by_steps: float
 
+    @property
+    def ns(self) -> float:
+        """Nanoseconds of a step in the way that is taken."""
+        return (self.by_steps, self.by_device, self.by_cluster)[int(self.way)]
+
+
+Told = TypeVar("Told", Weighed, Together)
+
 
 @dataclass(frozen=True)
 class Choice:
     """How one function runs: launches as chosen and step by step.
 
     ``weighed`` None for a function that has one way only, ``together`` where blocks never stay.
+    ``halved`` is what the host weighs for a direction that runs beside the other one, where a
+    process asks for that.
     """
 
     function: str
@@ -113,6 +125,7 @@ class Choice:
     stepwise: int
     weighed: Weighed | None
     together: Together | None = None
+    halved: Together | None = None
 
     @property
     def taken(self) -> str:
@@ -143,6 +156,7 @@ def describe(device: Device, found: tuple[Choice, ...]) -> list[str]:
             lines += [f"    {line}" for line in _reasons(device, choice.weighed)]
         if choice.together is not None:
             lines += [f"    {line}" for line in _together(choice.together)]
+            lines += [f"    {line}" for line in _directions(choice.together, choice.halved)]
     return lines
 
 
@@ -183,6 +197,23 @@ def _together(t: Together) -> Iterator[str]:
         yield from _products(t)
 
 
+def _directions(t: Together, halved: Together | None) -> Iterator[str]:
+    """Say what two directions take, in turn and at once in half of the processors each."""
+    if halved is None:
+        return
+    asked = f"both directions at once, as {DIRECTIONS_VARIABLE}={BOTH} has it in PyTorch"
+    if halved.way:
+        yield (
+            f"{asked}: {TOGETHER[int(halved.way)]}, {halved.ns / 1e3:.2f} us a step of both, in "
+            f"turn {2 * t.ns / 1e3:.2f}, by the model; no device has timed it"
+        )
+    else:
+        yield (
+            f"{asked}: no blocks stay in half of the processors; both are launched side by side, "
+            f"of which the model knows no time"
+        )
+
+
 def _products(t: Together) -> Iterator[str]:
     if not t.wanted:
         return
@@ -203,19 +234,27 @@ def _choice(kernel: CudaKernel, function: Function, sizes: Mapping[str, int], dt
         for a in function.arguments
         if not a.is_scalar
     }
-    launches, staying = [], library.ffi.new("double[]", len(fields(Together)))
-    weighs_staying = 0
-    figures = library.ffi.new("double[]", len(fields(Weighed)))
-    told = 0
-    for tier in ("steps", "auto"):
-        before = library.lib.cellgen_emulation_count(LAUNCHED)
+    lib = library.lib
+
+    def launched(tier: str) -> int:
+        """Launches of a call."""
+        before = int(lib.cellgen_emulation_count(LAUNCHED))
         kernel.functions[function.name](**given, graph=False, tier=tier)
-        launches.append(int(library.lib.cellgen_emulation_count(LAUNCHED)) - before)
-        told = int(library.lib.cellgen_emulation_told(figures, len(figures)))
-        weighs_staying = int(library.lib.cellgen_emulation_told_together(staying, len(staying)))
-    weighed = Weighed(*figures) if told == len(figures) else None
-    together = Together(*staying) if weighs_staying == len(staying) else None
-    return Choice(function.name, launches[1], launches[0], weighed, together)
+        return int(lib.cellgen_emulation_count(LAUNCHED)) - before
+
+    def weighed_as(kind: type[Told], tell: Callable[..., int]) -> Told | None:
+        """What the host weighed in the last call."""
+        figures = library.ffi.new("double[]", len(fields(kind)))
+        return kind(*figures) if tell(figures, len(figures)) == len(figures) else None
+
+    stepwise, chosen = launched("steps"), launched(AUTO)
+    weighed = weighed_as(Weighed, lib.cellgen_emulation_told)
+    together = weighed_as(Together, lib.cellgen_emulation_told_together)
+    halved = None
+    if together is not None and os.environ.get(DIRECTIONS_VARIABLE) == BOTH:
+        launched(HALF)
+        halved = weighed_as(Together, lib.cellgen_emulation_told_together)
+    return Choice(function.name, chosen, stepwise, weighed, together, halved)
 
 
 @contextmanager

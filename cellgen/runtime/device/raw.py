@@ -16,7 +16,8 @@ from cellgen.runtime.call.arguments import has_elements
 from cellgen.runtime.device.graphs import Graphs, Launch
 from cellgen.runtime.device.launching import DeviceOwner
 from cellgen.runtime.device.packing import ArgumentStruct, argument_struct, strides_of
-from cellgen.runtime.device.settings import TABLES, TIERS, meant_tier
+from cellgen.runtime.device.settings import TABLES, TIERS, tier_of_run
+from cellgen.runtime.directions import AUTO
 from cellgen.runtime.names import c_member
 from cellgen.runtime.numbers import c_numbers
 from cellgen.runtime.options import Options, device_members
@@ -55,6 +56,7 @@ class RawDeviceFunction:
         options: Options,
         stream: int,
         workspace: Callable[[int], int],
+        tier: str = AUTO,
     ) -> None:
         """Launch on a stream, or replay as a graph what came before with the same memory.
 
@@ -63,14 +65,14 @@ class RawDeviceFunction:
         that is not wanted. ``apart``: elements from step to step and from row to row, of arrays
         over time and flags that have gaps. Of ``options`` switches and steps are read.
         ``workspace`` gives the address of so many bytes of the device, which nothing else may write
-        before the stream has passed. Raises DeviceError.
+        before the stream has passed. ``tier`` is ``"auto"`` or ``"half"``. Raises DeviceError.
         """
         if 0 in dims.values() and not has_elements(self._function.results, dims):
             return
-        tier = TIERS[meant_tier("auto")]
+        number = TIERS[tier_of_run(tier)]
         self._kernel.require_device(device)
         with self._library.on(device):
-            ready = self._ready(element, device, dims, words, apart, options, tier, stream)
+            ready = self._ready(element, device, dims, words, apart, options, number, stream)
             self._launch(ready, workspace)
 
     def _ready(

@@ -16,6 +16,7 @@ from cellgen.runtime.abi import Function
 from cellgen.runtime.call.outputs import Outputs
 from cellgen.runtime.call.settings import checked_options
 from cellgen.runtime.call.views import ArrayView
+from cellgen.runtime.directions import AUTO, HALF
 from cellgen.runtime.numbers import c_numbers
 from cellgen.runtime.options import (
     BY_ROW,
@@ -28,14 +29,14 @@ from cellgen.runtime.options import (
 )
 
 TIERS = {
-    "auto": 0,
+    AUTO: 0,
     "steps": 1,
     "whole": 2,
     "fragments": 3,
     "device": 4,
     "cluster": 5,
     "together": 6,
-    "half": 262,
+    HALF: 262,
 }
 PERSISTENT = "CELLGEN_PERSISTENT"
 """Set to 0, ``auto`` takes no kernels whose blocks stay on a device; else it means ``together``."""
@@ -88,8 +89,15 @@ def take_options(
 
 def meant_tier(tier: str) -> str:
     """The tier that is meant by the one of a call."""
-    is_open = isinstance(tier, str) and tier == "auto"
+    is_open = isinstance(tier, str) and tier == AUTO
     return "together" if is_open and os.environ.get(PERSISTENT) != "0" else tier
+
+
+def tier_of_run(tier: str) -> str:
+    """The tier that is meant where a process chose it and no call."""
+    if os.environ.get(PERSISTENT) == "0":
+        return AUTO
+    return "together" if tier == AUTO else tier
 
 
 def _refuse_others(where: str, arguments: dict[str, object]) -> None:
