@@ -326,15 +326,17 @@ def format_axis(axis: Expr) -> str:
     return " + ".join(map(str, _terms(axis)))
 
 
-def axis_factors(axis: Expr) -> list[list[Expr]]:
+@cache
+def axis_factors(axis: Expr) -> tuple[tuple[Expr, ...], ...]:
     """Terms of an axis length as people write them, each as what it multiplies.
 
     >>> axis_factors(2 * H**2 + I)
-    [[I], [2, H, H]]
+    ((I,), (2, H, H))
     """
-    return [
-        [one for f in term.as_ordered_factors() for one in _repeated(f)] for term in _terms(axis)
-    ]
+    return tuple(
+        tuple(one for f in term.as_ordered_factors() for one in _repeated(f))
+        for term in _terms(axis)
+    )
 
 
 def is_factor(axis: Expr) -> bool:

@@ -127,6 +127,7 @@ def reserved_by(name: str) -> str | None:
     return _RESERVED.get(name)
 
 
+@cache
 def spelled(name: str) -> str:
     """Spell a name in ASCII; equal for two spellings of one name.
 

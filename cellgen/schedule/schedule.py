@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import TypeAlias
 
 from sympy import Expr, Mul
@@ -48,10 +49,13 @@ class Buffer:
         """The value's name."""
         return str(self.value.name)
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         """The value's shape, all inner axes side by side."""
         return flat(self.value.shape)
+
+    def __hash__(self) -> int:
+        return hash(self.value)  # a table has one value in a single kind, or two: half of the time
 
     def __str__(self) -> str:
         return f"{self.kind.value} {self.name} {format_shape(self.shape)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import isfinite, isinf
 from typing import ClassVar
 
@@ -101,6 +101,7 @@ def c_expression(expression: Expr) -> str:
     return _c(expression)
 
 
+@cache
 def c_axis(axis: Expr) -> str:
     """Print an axis length or an offset in C: ``2 * nH``, ``nI + nH``.
 
@@ -116,6 +117,7 @@ def c_axis(axis: Expr) -> str:
     return " + ".join(map(" * ".join, terms))
 
 
+@cache
 def c_factor(axis: Expr) -> str:
     """Print an axis length as a factor, in brackets where it is a sum or a product."""
     return c_axis(axis) if is_factor(axis) else f"({c_axis(axis)})"

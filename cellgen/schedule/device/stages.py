@@ -291,7 +291,7 @@ DeferredStage: TypeAlias = DeviceProduct | DeviceLoop | DeviceRoutine | WeightGr
 
 def loads_for(lines: Iterable[Line], loop: Loop) -> tuple[Load, ...]:
     """What of a loop's operands some lines of it read."""
-    read = {value for line in lines for value in line.statement.expression.atoms(Value)}
+    read = {value for line in lines for value in line.statement.operands}
     return tuple(load for load in loop.loads if load.value in read)
 
 
