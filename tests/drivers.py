@@ -5,6 +5,7 @@ A test that needs another macro adds it to one of these where it changes nothing
 
 from __future__ import annotations
 
+import ctypes
 import shlex
 import shutil
 from pathlib import Path
@@ -13,12 +14,11 @@ from cellgen.runtime.build.library import load
 from cellgen.runtime.kernel import Kernel
 
 EMULATED = "-DCELLGEN_AMX_EMULATED"
-COUNTED = Path(__file__).parent / "runtime" / "call" / "counted.h"
-OBSERVED = f"-O1 {EMULATED} -include {shlex.quote(str(COUNTED))}"
-"""Products in bfloat16 on emulated AMX; what is fetched is noted instead, in any precision."""
-IN_SMALL_PARTS = (
-    f"-O1 {EMULATED} -DCELLGEN_STORED_BYTES=4096 -DCELLGEN_DEEP_BYTES=0 -DCELLGEN_SLICE=3"
-)
+OBSERVED_HEADER = Path(__file__).parent / "observed.h"
+OBSERVED = f"-O1 {EMULATED} -include {shlex.quote(str(OBSERVED_HEADER))}"
+"""Products in bfloat16 on emulated AMX; what is fetched is noted instead, in any precision; sizes
+of parts are variables, of the values that they have for users."""
+SMALL = {"stored_bytes": 4096, "deep_bytes": 0, "slice": 3}
 """Windows of a few steps of arrays in 16 bits; every panel is deep, gone through by threes."""
 
 
@@ -27,4 +27,14 @@ def with_its_own_driver(kernel: Kernel, folder: Path) -> Kernel:
     folder.mkdir(exist_ok=True)
     copy = Path(shutil.copy(kernel.build().path, folder))
     kernel._library = load(copy, kernel.interface)
+    return kernel
+
+
+def in_small_parts(kernel: Kernel, folder: Path) -> Kernel:
+    """Load a kernel whose driver is ``OBSERVED`` from a copy of its object, in which parts are
+    ``SMALL``."""
+    kernel = with_its_own_driver(kernel, folder)
+    copy = ctypes.CDLL(str(folder / kernel.build().path.name))
+    for name, size in SMALL.items():
+        ctypes.c_int64.in_dll(copy, f"cellgen_{name}").value = size
     return kernel

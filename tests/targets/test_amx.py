@@ -24,7 +24,7 @@ from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.options import BF16, INT8
 from cellgen.runtime.paths import generated_folder, include_folder
-from tests.drivers import EMULATED, IN_SMALL_PARTS, OBSERVED, with_its_own_driver
+from tests.drivers import EMULATED, OBSERVED, in_small_parts, with_its_own_driver
 from tests.runtime.call.test_half_precision import Arrays, drawn, rounded, upstream
 
 SOURCE = Path(__file__).with_name("amx.c")
@@ -187,10 +187,10 @@ def test_a_way_is_chosen_by_name_and_another_name_counts_as_none(
 # --- calls ------------------------------------------------------------------------------------
 
 
-def built(monkeypatch: pytest.MonkeyPatch, name: str, flags: str = OBSERVED) -> Kernel:
-    """A kernel whose time driver is compiled with some flags."""
+def built(monkeypatch: pytest.MonkeyPatch, name: str) -> Kernel:
+    """A kernel whose time driver is ``OBSERVED``."""
     (cell,) = (c for c in SHIPPED if c.definition.name == name)
-    monkeypatch.setenv(FLAGS_VARIABLE, flags)
+    monkeypatch.setenv(FLAGS_VARIABLE, OBSERVED)
     return cellgen.compile(cell)
 
 
@@ -282,12 +282,16 @@ def test_emulated_gradients_have_the_same_bits_where_others_are_left_out(
             np.testing.assert_array_equal(some[name], every[name], err_msg=name)
 
 
-def test_windows_of_arrays_in_bfloat16_carry_groups_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_of_arrays_in_bfloat16_carry_groups_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Steps of 16 bits are widened a window at a time; one of all steps gives the same bits."""
     arrays = {n: a.astype(ml_dtypes.bfloat16) for n, a in drawn("gru", 23, 3, 8, 16).items()}
     found = set()
-    for flags in (OBSERVED, IN_SMALL_PARTS):
-        kernel = built(monkeypatch, "gru", flags)
+    for kernel in (
+        built(monkeypatch, "gru"),
+        in_small_parts(built(monkeypatch, "gru"), tmp_path),
+    ):
         for threads in (1, 2):
             run = kernel.sequence_forward(**arrays, save=True, products=BF16, threads=threads)
             sizes = {"T": 23, "B": 3, "I": 8, "H": 16}
