@@ -55,7 +55,7 @@ class Buffer:
         return flat(self.value.shape)
 
     def __hash__(self) -> int:
-        return hash(self.value)  # a table has one value in a single kind, or two: half of the time
+        return hash(self.value)
 
     def __str__(self) -> str:
         return f"{self.kind.value} {self.name} {format_shape(self.shape)}"

@@ -2027,8 +2027,11 @@ def test_explain_weighs_the_tiers_for_a_shape_on_a_device(monkeypatch: pytest.Mo
 @with_cxx
 def test_what_explain_says_is_what_runs() -> None:
     """The launches that it counts are those of a call; afterwards the emulation runs again."""
-    for cell, sizes in ((SLSTMHeads, "TBIKD"), (MinGRU, "TBIH"), (LayerNormGRU, "TBIH")):
-        kernel = emulated(cell)
+    for kernel, sizes in (
+        (emulated(SLSTMHeads), "TBIKD"),
+        (emulated(MinGRU), "TBIH"),
+        (emulated_in(LayerNormGRU, "f32", "f64"), "TBIH"),
+    ):
         lengths = dict(zip(sizes, (3, 4, 5, 2, 6), strict=False))
         told = choices(kernel, lengths, "float32", DEVICES["h200"])
         lib = kernel.library().lib
@@ -2108,8 +2111,8 @@ def test_the_cost_model_takes_a_good_way_on_the_record(monkeypatch: pytest.Monke
     monkeypatch.setenv("CELLGEN_PERSISTENT", "0")  # the record has no blocks that stay
     report = json.loads((BENCHMARKS / "results" / "cuda_h100.json").read_text(encoding="utf-8"))
     tiers = dict(zip(WAYS, ("steps", "whole", "fragments"), strict=True))
-    kernels = {name: api.load_cuda(name, emulated=True) for name in ("elman", "gru", "lstm")}
-    kernels["slstm_heads"] = api.load_cuda("slstm_heads", emulated=True)
+    kernels = {kernel.name: kernel for kernel in map(emulated, (Elman, LSTM, SLSTMHeads))}
+    kernels["gru"] = emulated_in(GRU, "f32", "bf16")
     regrets = []
     for record in report["tiers"]:
         (steps, rows, units), kernel = record["shape"], kernels[record["cell"]]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from sympy import Expr, Rational
 
+from cellgen.cells import Elman
+from cellgen.language import value
 from cellgen.language.ops import (
     clip,
     keep,
@@ -17,6 +19,7 @@ from cellgen.language.ops import (
     where,
 )
 from cellgen.language.value import B, Dim, H, I, Role, Value
+from cellgen.pipeline import generate
 from cellgen.targets.c_expressions import c_axis, c_expression, c_factor
 
 X, Y, Z = (Value(name, (B, H), Role.INPUT, order=k) for k, name in enumerate("xyz"))
@@ -69,3 +72,13 @@ def test_expressions_in_c(expected: str) -> None:
 def test_lengths_in_c(axis: Expr, printed: str, factor: str) -> None:
     assert c_axis(axis) == printed
     assert c_factor(axis) == factor
+
+
+def test_no_length_is_worked_out_for_each_place_that_spells_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That takes SymPy half of the time of sources: what has terms is remembered."""
+    worked_out, terms = list[Expr](), value._terms
+    monkeypatch.setattr(value, "_terms", lambda axis: worked_out.append(axis) or terms(axis))
+    generate(Elman)
+    assert all(worked_out.count(axis) <= 2 for axis in worked_out)  # for people, and for C
