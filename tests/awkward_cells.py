@@ -3,6 +3,9 @@ list for proofs, options, row blocks and CUDA."""
 
 from __future__ import annotations
 
+import types
+from typing import Any, cast
+
 from cellgen import Bias, Cell, H, I, Input, State, Weight, sigmoid, tanh
 from tests.conftest import (
     VARIANTS,
@@ -30,6 +33,26 @@ class Spellings(Cell):
     a_prev = tanh(y_last * y + a_prev_prev)
     outputs = y, y_last, a_prev
     gradients = z_pre, y, y_total
+
+
+def cell_of_states(count: int) -> type[Cell]:
+    """A cell of so many states h0, h1, ..., each an output with a bias b_h0, b_h1, ... of its own.
+
+    From 32 on it has more outputs and final states than a number of 64 bits can tell apart.
+    """
+
+    def body(own: dict[str, Any]) -> None:
+        own["x"] = Input(H)
+        names = [f"h{number}" for number in range(count)]
+        for name in names:
+            own[f"{name}_prev"] = State(H)
+        for name in names:
+            own[f"b_{name}"] = Bias(H)
+        for name in names:
+            own[name] = tanh(own[f"{name}_prev"] + own[f"b_{name}"] + own["x"])
+        own["outputs"] = [own[name] for name in names]
+
+    return cast("type[Cell]", types.new_class(f"Of{count}States", (Cell,), {}, body))
 
 
 AWKWARD = (

@@ -22,7 +22,7 @@ from cellgen.runtime.call.arguments import as_steps
 from cellgen.runtime.call.checkpoints import StepBytes, kept_items, limit_bytes, segment_steps
 from cellgen.runtime.call.signature import CHECKPOINTS, signature
 from cellgen.runtime.call.stored import BFLOAT16
-from cellgen.runtime.numbers import ALL
+from cellgen.runtime.numbers import ALL, MOST_BITS
 from cellgen.runtime.options import BF16, BY_TYPE, FULL, INT8, ROWS, Options
 
 Kind = TypeVar("Kind", bound=TensorLayout)
@@ -74,9 +74,18 @@ def hidden(layout: TensorLayout, options: Options) -> int:
 
 
 def formed(layout: TensorLayout, options: Options) -> int:
-    """The others, as bits; final states always are."""
+    """The others, as bits; final states always are.
+
+    Raises ArgumentError where bits do not reach one that is not formed.
+    """
     unformed = hidden(layout, options)
-    return (1 << len(layout.outputs)) - 1 - unformed if unformed else ALL
+    if unformed >> MOST_BITS:
+        raise ArgumentError(
+            f"{layout.where}: of {len(names_over_time(layout))} outputs some are left out, "
+            f"expected at most {MOST_BITS} outputs over time where a call of a framework forms a "
+            f"part of them; leave outputs and last_only out"
+        )
+    return ALL - unformed
 
 
 def names_over_time(layout: TensorLayout) -> tuple[str, ...]:

@@ -21,6 +21,8 @@ from cellgen.runtime.options import (
 
 ALL = -1
 """In the place of bits: every output."""
+MOST_BITS = 63
+"""Places that bits of a number tell one by one; its sign tells all that follow."""
 AS_ARRAYS = -1
 """In the place of a choice: the type of the arrays tells."""
 NUMBERED = tuple(option for option in OF_OPTIONS if option.numbered)

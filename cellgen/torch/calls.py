@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
+from cellgen.runtime.numbers import ALL, MOST_BITS
 from cellgen.torch.direct import is_quiet
 from cellgen.torch.in_segments import run_segments
 from cellgen.torch.schemas import OVERLOAD
@@ -63,16 +64,29 @@ def run_below(
 def _present(tensors: Given) -> tuple[list[Tensor], int]:
     """The tensors that there are, and their places as bits."""
     there = [tensor for tensor in tensors if tensor is not None]
+    every = (1 << len(tensors)) - 1 if len(tensors) <= MOST_BITS else ALL
     if len(there) == len(tensors):
-        return there, (1 << len(there)) - 1
-    return there, sum(1 << place for place, t in enumerate(tensors) if t is not None)
+        return there, every
+    return there, every - sum(1 << place for place, t in enumerate(tensors) if t is None)
+
+
+def _with_zeros(call: Call, tables: Tables, theta: Sequence[Tensor], upstream: Given) -> Given:
+    """Put zeros in the place of gradients that are missing where bits do not tell them apart."""
+    if all(gradient is not None for gradient in upstream[MOST_BITS:]):
+        return upstream
+    layout = call.layout(tables)
+    sizes, filled = layout.sizes(theta), [*upstream]
+    for place in range(MOST_BITS, len(filled)):
+        if filled[place] is None:
+            filled[place] = theta[0].new_zeros(layout.shape(layout.upstream[place].name, sizes))
+    return filled
 
 
 def run_backward(
     call: Call, tables: Tables, theta: Sequence[Tensor], kept: Sequence[Tensor], upstream: Given
 ) -> Sequence[Tensor]:
     """Call the operator: upstream gradients that there are, and which those are."""
-    tensors, present = _present(upstream)
+    tensors, present = _present(_with_zeros(call, tables, theta, upstream))
     there, which = _present(tables)
     gradients: Sequence[Tensor] = getattr(torch.ops.cellgen.backward, OVERLOAD)(
         *(call.known.text, theta, call.scalars, kept, tensors, present, call.wanted, there, which),

@@ -29,7 +29,7 @@ from cellgen.frameworks.layout import row_axis
 from cellgen.frameworks.shown import ON_TENSORS, formed, hidden, is_whole, showing
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.segments import Segmentation
-from cellgen.runtime.numbers import as_numbers
+from cellgen.runtime.numbers import MOST_BITS, as_numbers
 from cellgen.runtime.options import Options
 from cellgen.torch.batches import fold, one_by_one, unfold
 from cellgen.torch.calls import Given, Tables, run_backward, run_forward
@@ -42,8 +42,6 @@ from cellgen.torch.registry import Known
 
 Of = TypeVar("Of")
 
-MOST_BITS = 62
-"""Gradients up to which a number tells which are wanted; of more, all are formed."""
 TABLE_AXES = (0, 1, 1)
 """The axis of the rows of lengths (B), mask (T, B) and reset (T, B)."""
 

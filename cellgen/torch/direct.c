@@ -395,7 +395,7 @@ static Object back(Object self, Object const *given, intptr_t arguments)
     Tensor tensors[2 * MOST];
     const int upstream = (int)PyLong_AsLong(given[4]);
     const intptr_t all = take_items(given[1], items), kept = all - run->cell->theta - upstream;
-    if (upstream >= 0 && upstream < 64 && kept >= 0 && kept < MOST &&
+    if (upstream >= 0 && upstream <= CG_BITS && kept >= 0 && kept < MOST &&
         take_handles(run, items, all, tensors, 1) >= 0 && are_there(run, tensors, (int)kept)) {
         memcpy(run->theta, tensors, (size_t)run->cell->theta * sizeof *tensors);
         take_numbers_of_cell(run, given[2]);

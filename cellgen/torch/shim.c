@@ -34,7 +34,7 @@ static void *allocate(cg_call *call, int64_t m, int kind, int64_t rank, const in
         return NULL;
     if (member == NULL)
         run->checkpoint[run->checkpoints++] = made;
-    else if (run->wanted < 0 || run->wanted >> member->number & 1)
+    else if (cg_has_bit(run->wanted, member->number))
         run->result[member->number] = made;
     else
         own(run, made);
@@ -220,9 +220,9 @@ static void place_upstream(Run *run, const Tensor *given, int count, int64_t pre
     int next = 0, shown = 0;
     for (int k = 0; k < run->cell->upstream; ++k) {
         run->upstream[k] = NULL;
-        if (!(run->call.say.outputs >> run->cell->output_of[k] & 1))
+        if (!(cg_has_bit(run->call.say.outputs, run->cell->output_of[k])))
             continue;
-        if ((present >> shown++ & 1) && next < count)
+        if (cg_has_bit(present, shown++) && next < count)
             run->upstream[k] = given[next++];
     }
 }

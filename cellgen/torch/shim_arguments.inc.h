@@ -67,16 +67,19 @@ static int take_dtype(Run *run)
     return call->is_double || call->narrow || run->dtype == aoti_torch_dtype_float32();
 }
 
-/* Bits of results in the order of their members. */
+/* Bits of results in the order of their members; -1, all, where bits do not reach one that is wanted. */
 static int64_t wanted_of_members(const Run *run)
 {
     const cellgen_signature *signature = run->function->signature;
     int64_t bits = 0;
     if (run->wanted < 0)
         return -1;
-    for (int64_t m = signature->arguments; m < signature->members; ++m)
-        if (m - signature->arguments < 63 && run->wanted >> run->function->member[m].number & 1)
-            bits |= (int64_t)1 << (m - signature->arguments);
+    for (int64_t k = 0; k < signature->members - signature->arguments; ++k) {
+        const int is_wanted = cg_has_bit(run->wanted, run->function->member[signature->arguments + k].number);
+        if (is_wanted && k >= CG_BITS)
+            return -1;
+        bits |= is_wanted ? (int64_t)1 << k : 0;
+    }
     return bits;
 }
 
@@ -84,13 +87,15 @@ static int64_t wanted_of_members(const Run *run)
 static void leave_out_outputs(Run *run)
 {
     const cellgen_signature *signature = run->function->signature;
-    run->call.say.outputs = 0;
-    for (int64_t m = signature->arguments; m < signature->members; ++m)
-        if (signature->member[m].role == CELLGEN_ROLE_FINAL) {
-            run->call.say.outputs |= (int64_t)1 << (m - signature->arguments) % 63;
-            if (m - signature->arguments >= 63)
-                fail(run, "cellgen: a step has too many results");
-        }
+    run->call.say.outputs = -1;
+    for (int64_t k = 0; k < signature->members - signature->arguments; ++k) {
+        if (signature->member[signature->arguments + k].role == CELLGEN_ROLE_FINAL)
+            continue;
+        if (k >= CG_BITS)
+            fail(run, "cellgen: a step has too many results");
+        else
+            run->call.say.outputs &= ~((int64_t)1 << k);
+    }
 }
 
 /* What the numbers of a call say to this function. A backward pass always `saves`. */

@@ -41,7 +41,7 @@ static Object plan_call(Object self, Object const *given, intptr_t arguments)
         plan->reads = read_places(given[4], plan->read);
         plan->upstreams = read_places(given[5], plan->upstream);
         plan->learns = read_places(given[6], plan->learn);
-        if (run->fault == NULL && plan->reads >= 0 && plan->upstreams == run->cell->upstream && plan->upstreams < 64 &&
+        if (run->fault == NULL && plan->reads >= 0 && plan->upstreams == run->cell->upstream && plan->upstreams <= CG_BITS &&
             plan->learns == run->cell->backward.results)
             capsule = PyCapsule_New(plan, plan_name, free_plan);
         if (capsule == NULL)
@@ -118,7 +118,7 @@ static int64_t wanted_of(const Plan *plan, Object needed)
     const intptr_t before = PyTuple_Size(needed) - plan->cell->theta;
     int64_t wanted = 0;
     int count = 0;
-    if (plan->learns > 62)
+    if (plan->learns > CG_BITS)
         return -1;
     for (int k = 0; k < plan->learns; ++k)
         if (PyTuple_GetItem(needed, before + plan->learn[k]) != python.no)
@@ -132,7 +132,7 @@ static Object spread(const Plan *plan, Object needed, int64_t wanted, Object gra
     const intptr_t all = PyTuple_Size(needed), count = gradients == NULL ? -1 : PyList_Size(gradients);
     intptr_t next = 0;
     for (int k = 0; k < plan->learns; ++k)
-        next += wanted < 0 || wanted >> k & 1;
+        next += cg_has_bit(wanted, k);
     Object tuple = next == count ? PyTuple_New(all) : NULL;
     if (tuple == NULL)
         return NULL;
@@ -140,7 +140,7 @@ static Object spread(const Plan *plan, Object needed, int64_t wanted, Object gra
     for (intptr_t k = 0; k < all; ++k)
         put(tuple, k, python.none);
     for (int k = 0; k < plan->learns; ++k)
-        if (wanted < 0 || wanted >> k & 1)
+        if (cg_has_bit(wanted, k))
             put(tuple, all - plan->cell->theta + plan->learn[k], PyList_GetItem(gradients, next++));
     return tuple;
 }

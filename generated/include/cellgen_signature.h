@@ -30,6 +30,14 @@ static inline int cg_held(const cellgen_value *value, const cg_change *change, i
     return is_read ? CELLGEN_STORED_BF16 : CELLGEN_STORED_REAL;
 }
 
+enum { CG_BITS = 63 }; /* places that bits tell one by one; the sign tells all that follow */
+
+/* Whether bits have a place. -1: they have every one. */
+static inline int cg_has_bit(int64_t bits, int64_t place)
+{
+    return (int)(bits >> (place < CG_BITS ? place : CG_BITS) & 1);
+}
+
 /* A result: whether a call forms it, and what options change of its shape. */
 typedef struct {
     int is_formed;
@@ -43,14 +51,13 @@ static inline cg_result cg_result_of(const cellgen_signature *function, int64_t 
 {
     const cellgen_value *value = &function->member[member];
     const int64_t number = member - function->arguments;
-    const int is_small = number < 63;
     cg_result result = {1, cg_change_of(value, say)};
     if (value->flags & CELLGEN_VALUE_SAVED)
         result.is_formed = saves && !say->checkpoint;
     else if (value->role == CELLGEN_ROLE_OUTPUT || value->role == CELLGEN_ROLE_FINAL)
-        result.is_formed = is_small ? (int)(say->outputs >> number & 1) : say->outputs == -1;
+        result.is_formed = cg_has_bit(say->outputs, number);
     else if (value->flags & CELLGEN_VALUE_OPTIONAL)
-        result.is_formed = is_small ? (int)(wanted >> number & 1) : 1;
+        result.is_formed = cg_has_bit(wanted, number);
     return result;
 }
 

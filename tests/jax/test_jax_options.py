@@ -16,6 +16,7 @@ import cellgen
 import cellgen.jax
 from cellgen.errors import ArgumentError
 from cellgen.jax.shown import last_step
+from tests.awkward_cells import cell_of_states
 from tests.doors import OPTIONS, TABLES
 from tests.jax.arrays import call, drawn, function
 
@@ -107,3 +108,22 @@ def test_what_cannot_be_asked_for(options: Mapping[str, object], message: str) -
     cell = function("sru")
     with pytest.raises(ArgumentError, match=message):
         call(cell, drawn(cell), **options)
+
+
+def test_a_part_of_more_results_than_bits_of_a_number() -> None:
+    for count in (40, 70):
+        cell = cellgen.jax.function(cell_of_states(count))
+        params = {f"b_h{k}": jnp.full(4, k / count) for k in range(count)}
+        x, state = jnp.ones((3, 2, 4)), tuple(jnp.full((2, 4), k / count) for k in range(count))
+        every = cell(params, x, state)._asdict()
+        for options in ({"outputs": ("h3",)}, {"last_only": True}):
+            if count > 63:
+                with pytest.raises(ArgumentError, match=r"of 70 outputs some are left out"):
+                    cell(params, x, state, **options)
+                continue
+            part = cell(params, x, state, **options)._asdict()
+            formed = {name for name, array in part.items() if array is not None}
+            assert formed == {n for n in every if n in options.get("outputs", ())} | {
+                n for n in every if n.endswith("_last")
+            }
+            assert all(np.array_equal(part[name], every[name]) for name in formed)

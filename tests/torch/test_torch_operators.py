@@ -14,11 +14,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import cellgen.torch  # noqa: E402
+from cellgen.errors import ArgumentError  # noqa: E402
 from cellgen.frameworks.shown import ON_TENSORS  # noqa: E402
 from cellgen.runtime.numbers import as_numbers  # noqa: E402
 from cellgen.torch import operators, schemas  # noqa: E402
 from cellgen.torch.derivatives import Call  # noqa: E402
+from cellgen.torch.functional import CellFunction  # noqa: E402
 from cellgen.torch.registry import find  # noqa: E402
+from tests.awkward_cells import cell_of_states  # noqa: E402
 from tests.cover import each_name_of, of_call  # noqa: E402
 from tests.torch.drawn import drawn, function  # noqa: E402
 
@@ -155,3 +159,50 @@ def test_frozen_weights_and_inputs_get_no_gradients() -> None:
             assert (tensor.grad is not None) == (name in learning)
             if tensor.grad is not None:
                 assert torch.equal(tensor.grad, wanted[name].grad)
+
+
+def drawn_of_states(count: int) -> tuple[CellFunction, dict[str, torch.Tensor]]:
+    """A cell of so many states, and tensors for it."""
+    cell = cellgen.torch.function(cell_of_states(count))
+    sizes = {"T": 3, "B": 2, "H": 4}
+    return cell, {a.name: torch.randn([sizes[d] for d in a.shape]) for a in cell.layout.theta}
+
+
+def test_more_results_than_bits_of_a_number() -> None:
+    """Gradients by all results and by two, and of the operator those that are wanted alone."""
+    count = 70
+    cell, tensors = drawn_of_states(count)
+    name, weights = f"b_h{count - 1}", torch.arange(2.0 * count) + 1
+    learning = {name: tensor.clone().requires_grad_() for name, tensor in tensors.items()}
+    by_all = sum(w * h.sum() for w, h in zip(weights, cell(**learning), strict=True))
+    by_all.backward()
+    learns = tensors[name].clone().requires_grad_()
+    results = cell(**{**tensors, name: learns})
+    (weights[count - 1] * results[count - 1].sum() + weights[-1] * results[-1].sum()).backward()
+    assert torch.equal(learns.grad, learning[name].grad)
+
+    options = ([], 0, *NOTHING)
+    theta = [*tensors.values()]
+    kept = FORWARD(cell.known.text, theta, [], True, *options)
+    of_first = cell.known.text, theta, [], kept, [torch.ones_like(kept[0])], 1
+    every = BACKWARD(*of_first, -1, *options)
+    assert len(every) == 2 * count + 1
+    some = BACKWARD(*of_first, 0b101, *options)
+    torch.testing.assert_close(some, [every[0], every[2]], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("outputs", [("h3",), ()])
+def test_a_part_of_more_results_than_bits_of_a_number(outputs: tuple[str, ...]) -> None:
+    cell, tensors = drawn_of_states(40)
+    every = cell(**tensors)._asdict()
+    formed = {n for n in every if n in outputs or n.endswith("_last")}
+    for options in ({"outputs": outputs}, {"last_only": True, "outputs": outputs}):
+        part = cell(**tensors, **options)._asdict()
+        shown = {name: tensor for name, tensor in part.items() if tensor is not None}
+        assert {*shown} == formed if "last_only" not in options else {*shown} <= formed
+        assert all(torch.equal(shown[name], every[name]) for name in shown)
+    cell, tensors = drawn_of_states(70)
+    with pytest.raises(
+        ArgumentError, match=r"of 70 outputs some are left out, expected at most 63"
+    ):
+        cell(**tensors, outputs=outputs)

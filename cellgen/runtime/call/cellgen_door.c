@@ -41,7 +41,7 @@ typedef struct {
     Py_ssize_t keywords, fields, saves;
     Keyword *keyword;
     int64_t *field, *save; /* members that are results, -1: None; those that are saved */
-    int64_t outputs_of_last; /* bits of results that a call of the last step alone forms */
+    int64_t outputs_of_last; /* bits of results that a call of the last step alone forms; 0: bits cannot tell */
     const void *packed;
     int64_t packed_bytes, *packed_size; /* of each dimension of the cell, -1: any */
     int packed_precision;
@@ -187,7 +187,8 @@ static int settle(Making *making) {
     say->products = cg_products_of(say->products, call->narrow);
     if (say->products && (making->type == NPY_DOUBLE || (say->products == 2 && call->saves))) return 0;
     if (say->last_only && say->every > 1) return 0;
-    if (say->last_only) say->outputs = (say->outputs == -1 ? door->outputs_of_last : say->outputs & door->outputs_of_last);
+    if (say->last_only && !door->outputs_of_last) return 0;
+    if (say->last_only) say->outputs &= door->outputs_of_last;
     if (!making->kept && !call->saves) say->checkpoint = 0;
     if (call->saves && !say->checkpoint && (say->last_only || say->every > 1 || say->outputs != -1)) return 0;
     if (say->per_row > 1) return 0;

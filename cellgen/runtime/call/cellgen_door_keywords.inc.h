@@ -110,21 +110,19 @@ static int take_choice(Making *making, const Keyword *keyword, PyObject *value) 
 
 /* Names of outputs as bits of results; `extra` are the names of results that may be left out, in order, None else. */
 static int take_outputs(Making *making, const Keyword *keyword, PyObject *value) {
-    if (!PyTuple_CheckExact(value) || PyTuple_GET_SIZE(keyword->extra) > 62) return 0;
-    int64_t formed = 0;
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(keyword->extra); k++)
-        formed |= (int64_t)(PyTuple_GET_ITEM(keyword->extra, k) == Py_None) << k;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); i++) {
-        Py_ssize_t k = 0;
-        for (; k < PyTuple_GET_SIZE(keyword->extra); k++) {
-            PyObject *name = PyTuple_GET_ITEM(keyword->extra, k);
-            if (name != Py_None && same_name(PyTuple_GET_ITEM(value, i), name)) break;
-        }
-        if (k == PyTuple_GET_SIZE(keyword->extra)) return 0;
-        formed |= (int64_t)1 << k;
+    if (!PyTuple_CheckExact(value)) return 0;
+    int64_t formed = -1;
+    Py_ssize_t known = 0;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(keyword->extra); k++) {
+        PyObject *name = PyTuple_GET_ITEM(keyword->extra, k);
+        const Py_ssize_t before = known;
+        if (name == Py_None) continue;
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); i++) known += same_name(PyTuple_GET_ITEM(value, i), name);
+        if (known == before && k >= CG_BITS) return 0;
+        if (known == before) formed &= ~((int64_t)1 << k);
     }
     making->call.say.outputs = formed;
-    return 1;
+    return known == PyTuple_GET_SIZE(value);
 }
 
 static int take_table(Making *making, const Keyword *keyword, PyObject *value) {

@@ -27,7 +27,7 @@ from cellgen.runtime.call.packed import PackedLayout
 from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.saved import KEPT_NAME
 from cellgen.runtime.host.memory import empty
-from cellgen.runtime.numbers import NUMBERED
+from cellgen.runtime.numbers import ALL, MOST_BITS, NUMBERED
 from cellgen.runtime.options import (
     BACKWARD,
     BY_ROW,
@@ -156,10 +156,10 @@ class Door:
         self, module: ModuleType, keywords: Sequence[Keyword], packed: PackedLayout | None
     ) -> Any:
         function, library = self._function, self._kernel.library()
-        last = 0
-        for number, item in enumerate(function.results):
-            is_state = item.over_time and item.name in function.states.values()
-            last |= (not is_state) << number
+        states = [
+            item.over_time and item.name in function.states.values() for item in function.results
+        ]
+        unformed = sum(is_state << number for number, is_state in enumerate(states))
         return module.door(
             library.descriptor,
             function.name,
@@ -169,7 +169,7 @@ class Door:
             tuple(keywords),
             self._result._fields,
             tuple(item.name for item in function.results if item.saved),
-            last if len(function.results) < 63 else 0,
+            0 if unformed >> MOST_BITS else ALL - unformed,
             None if packed is None else _layout(packed),
         )
 

@@ -42,6 +42,7 @@ from cellgen.runtime.call.saved import Saved, make_saved
 from cellgen.runtime.call.workspace import per_thread
 from cellgen.runtime.host import threads as threads_of_calls
 from cellgen.runtime.kernel import Kernel
+from tests.awkward_cells import cell_of_states
 
 SIZES = {"T": 3, "B": 2, "I": 5, "H": 4}
 INTERFACES = sorted((Path(__file__).parents[3] / "generated").glob("*/interface.json"))
@@ -360,6 +361,18 @@ def test_options_mean_what_they_mean_in_python(name: str, steps: dict[str, Any])
                 found, in_c = called(function, each)
                 assert in_c or (save and shown and "checkpoint" not in shown), each.keys()
                 require_same(found, expected)
+
+
+def test_c_forms_a_part_of_more_results_than_bits_of_a_number() -> None:
+    """Python makes the calls that leave out an output beyond them."""
+    for count in (40, 70):
+        function: Any = cellgen.compile(cell_of_states(count)).functions["sequence_forward"]
+        call = given(function.function)
+        taught(function, call)
+        for shown in ({"outputs": ("h3",)}, {"outputs": ()}, {"last_only": True}):
+            found, in_c = called(function, {**call, **shown})
+            assert in_c is (count < 63)
+            require_same(found, by_python(function, {**call, **shown}))
 
 
 @pytest.mark.parametrize("steps", STEPS, ids=lambda options: ", ".join(options) or "all steps")
