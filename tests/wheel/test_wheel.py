@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -28,9 +29,10 @@ from cellgen.wheel import levels, make, objects, pack
 from cellgen.wheel.pack import Naming
 from cellgen.wheel.packed import kernels
 from cellgen.wheel.packed.loader import Objects
-from tests.wheel import bits
+from tests.wheel import across, bits
 from tests.wheel.conftest import OWN, PACKAGE
 
+DOCS = Path(__file__).parents[2] / "docs"
 ALONE = """
 import sys
 sys.path[:0] = sys.argv[1:]
@@ -336,3 +338,24 @@ def test_every_cell_has_the_results_of_one_compiled_here(name: str, tmp_path: Pa
             environment["CELLGEN_CFLAGS"] = "-march=haswell"
         said = subprocess.run(call, capture_output=True, text=True, env=environment, check=False)
         assert said.returncode == 0, said.stdout + said.stderr
+    if reached[-1] in every[every.index("v4") :]:
+        call = [sys.executable, "-m", "tests.wheel.across", "one_cell"]
+        environment = {**os.environ, "PYTHONPATH": path}
+        said = subprocess.run(call, capture_output=True, text=True, env=environment, check=False)
+        assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_the_page_says_how_many_cells_agree_across_levels_and_which_do_not() -> None:
+    page = " ".join((DOCS / "how-to" / "wheels.md").read_text(encoding="utf-8").split())
+    shipped = api.shipped_names()
+    differing = across.ALL | across.SOME
+    assert differing < {*shipped}
+    agree = f"Across levels v3 and v4 agree in {len(shipped) - len(differing)} of {len(shipped)}"
+    most, some = (_listed(names) for names in (across.ALL, across.SOME))
+    assert f"{agree} cells; sums over units run in the lanes of vectors, so that {most}" in page
+    assert f"and a gradient or two of {some}." in page
+
+
+def _listed(names: Iterable[str]) -> str:
+    *first, last = (f"`{name}`" for name in sorted(names))
+    return f"{', '.join(first)} and {last}"
