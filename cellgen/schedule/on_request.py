@@ -1,7 +1,7 @@
 """Which gradients of a sequence a caller may leave out: those that nothing else is formed with.
 
 Input: ``SequenceSchedule``. Output: values. A stage runs where a gradient is wanted that it leads
-to; of weight gradients each product does.
+to; of weight gradients each product does, and of a loop one gradient is written by itself.
 """
 
 from __future__ import annotations
@@ -18,10 +18,23 @@ from cellgen.schedule.over_time import (
     summed_over_rows,
     written_by,
 )
-from cellgen.schedule.schedule import Buffer, BufferKind, PlannedFunction, Product, reads, writes
+from cellgen.schedule.schedule import (
+    Buffer,
+    BufferKind,
+    Line,
+    Loop,
+    PlannedFunction,
+    Product,
+    Store,
+    reads,
+    writes,
+)
 
 Reached = Mapping[Value, frozenset[Value]]
 """The gradients that are formed with a value, itself among them."""
+
+
+_ADDING_UNITS = frozenset((Store.ADD_UNITS, Store.ADD_ALL))
 
 
 def on_request(schedule: SequenceSchedule) -> frozenset[Value]:
@@ -34,6 +47,7 @@ def on_request(schedule: SequenceSchedule) -> frozenset[Value]:
     read = {value for stage in stages for value in read_by(stage)}
     places = {b.value: place for b, place in schedule.deferred.storage.items()}
     gradients = {link.passed for link in programs.links if link.passed not in programs.gradients}
+    gradients |= written_on_request(schedule)
     for value in programs.gradients:
         writing = [stage for stage in stages if value in written_by(stage)]
         is_total = places.get(value) is Storage.TOTAL
@@ -41,6 +55,32 @@ def on_request(schedule: SequenceSchedule) -> frozenset[Value]:
         if writing and alone and value not in read:
             gradients.add(value)
     return frozenset(gradients)
+
+
+def written_on_request(schedule: SequenceSchedule) -> frozenset[Value]:
+    """Return the gradients that a loop forms beside others, and that it alone need not write.
+
+    A loop is deferred, adds no units up, and asks of one array whether the caller has memory for
+    it.
+    """
+    stages, gradients = _stages(schedule), schedule.programs.gradients
+    reached = gradients_reached(schedule)
+    read = {value for stage in stages for value in read_by(stage)}
+    requested: set[Value] = set()
+    for stage in schedule.deferred.stages:
+        lines = stage.lines if isinstance(stage, Loop) else ()
+        if not _ADDING_UNITS.isdisjoint(line.store for line in lines):
+            continue
+        plain = [line.view.buffer.value for line in lines if line.view and _is_plain(line)]
+        written = [value for value in plain if value in gradients]
+        writers = [one for one in stages if written and written[0] in written_by(one)]
+        if len(written) == len(writers) == 1 and reached_by(stage, reached) != {*written}:
+            requested.update(written)
+    return frozenset(requested - read)
+
+
+def _is_plain(line: Line) -> bool:
+    return line.store is Store.WRITE
 
 
 def _is_alone(stage: GroupedStage, value: Value, reached: Reached, *, is_total: bool) -> bool:

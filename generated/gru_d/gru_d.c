@@ -1022,6 +1022,7 @@ CELLGEN_TILE(gru_d_sequence_backward_reverse_5, 1)
 CELLGEN_EQUATIONS(gru_d_sequence_backward_deferred_1)
 {
     const int64_t nI = frame->n[2];
+    const int keeps = frame->keeps; /* the caller wants it */
     /* x_hat = x * m + (1 - m) * (x_seen_prev * gamma_x + x_mean * (1 - gamma_x))
      * d_gamma_x = d_x_hat * (1 - m) * (x_seen_prev - x_mean)
      * d_gamma_x_pre = d_gamma_x * gamma_x
@@ -1059,7 +1060,7 @@ CELLGEN_EQUATIONS(gru_d_sequence_backward_deferred_1)
             x_hat_row[unit] = x * m + (1 - m) * (x_seen_prev * gamma_x + x_mean * (1 - gamma_x));
             const real d_gamma_x = d_x_hat * (1 - m) * (x_seen_prev - x_mean);
             const real d_gamma_x_pre = d_gamma_x * gamma_x;
-            d_x_row[unit] = d_x_seen_in * m + d_x_hat * m;
+            if (keeps) d_x_row[unit] = d_x_seen_in * m + d_x_hat * m;
             d_b_gx_row[unit] += -d_gamma_x_pre * cg_gt(cg_relu(delta * w_gx + b_gx), 0);
             d_w_gx_row[unit] += -d_gamma_x_pre * delta * cg_gt(cg_relu(delta * w_gx + b_gx), 0);
         }

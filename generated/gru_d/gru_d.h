@@ -213,7 +213,7 @@ typedef struct {
     CELLGEN_MEMBER const float *d_x_seen;       /* (T, B, I), NULL counts as zero */
     CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
     CELLGEN_MEMBER const float *d_x_seen_last;  /* (B, I), NULL counts as zero */
-    CELLGEN_MEMBER float *d_x;                  /* (T, B, I) */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
     CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
     CELLGEN_MEMBER float *d_x_seen_prev;        /* (B, I), NULL: not wanted */
     CELLGEN_MEMBER float *d_w_gx;               /* (I), NULL: not wanted */
@@ -437,7 +437,7 @@ typedef struct {
     CELLGEN_MEMBER const double *d_x_seen;      /* (T, B, I), NULL counts as zero */
     CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
     CELLGEN_MEMBER const double *d_x_seen_last; /* (B, I), NULL counts as zero */
-    CELLGEN_MEMBER double *d_x;                 /* (T, B, I) */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
     CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
     CELLGEN_MEMBER double *d_x_seen_prev;       /* (B, I), NULL: not wanted */
     CELLGEN_MEMBER double *d_w_gx;              /* (I), NULL: not wanted */

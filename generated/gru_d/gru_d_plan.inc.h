@@ -286,7 +286,7 @@ static const cellgen_member CELLGEN_NAME(gru_d_sequence_backward_members)[] = {
     {0, -1}, /* 22 d_x_seen */
     {CELLGEN_BY_ROW, 0}, /* 23 d_h_last */
     {CELLGEN_BY_ROW, 1}, /* 24 d_x_seen_last */
-    {CELLGEN_REQUIRED | CELLGEN_RESULT, -1}, /* 25 d_x */
+    {CELLGEN_RESULT, -1}, /* 25 d_x */
     {CELLGEN_BY_ROW, 0}, /* 26 d_h_prev */
     {CELLGEN_BY_ROW, 1}, /* 27 d_x_seen_prev */
     {CELLGEN_SUMMED, 1}, /* 28 d_w_gx */
@@ -580,6 +580,10 @@ static const cg_stage CELLGEN_NAME(gru_d_sequence_backward_reverse_stages)[] = {
 };
 /* places */
 static const int16_t CELLGEN_NAME(gru_d_sequence_backward_deferred_1_uses)[] = {2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 0, 1,};
+/* members */
+static const int16_t CELLGEN_NAME(gru_d_sequence_backward_deferred_1_keeps)[] = {25,};
+/* members */
+static const int16_t CELLGEN_NAME(gru_d_sequence_backward_deferred_1_wants)[] = {29, 40, 28, 36, 32, 25,};
 /* places */
 static const int16_t CELLGEN_NAME(gru_d_sequence_backward_deferred_2_uses)[] = {18, 19, 20, 21, 22, 23, 24, 14, 15, 16, 17,};
 /* members */
@@ -661,7 +665,7 @@ static const cg_stage CELLGEN_NAME(gru_d_sequence_backward_deferred_stages)[] = 
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(gru_d_sequence_backward_deferred_1), /* equations */
         14, CELLGEN_NAME(gru_d_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        1, CELLGEN_NAME(gru_d_sequence_backward_deferred_1_keeps), 6, CELLGEN_NAME(gru_d_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -937,7 +941,7 @@ static const cellgen_value gru_d_sequence_backward_values[] = {
     {"d_x_seen", "x_seen", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 1}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 2}},
     {"d_x_seen_last", "x_seen_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 1}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 1}},
     {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 2}},
     {"d_x_seen_prev", "x_seen_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 1}},
     {"d_w_gx", "w_gx", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 1}},

@@ -1071,6 +1071,7 @@ CELLGEN_TILE(rwkv4_sequence_backward_reverse_3, 1)
 CELLGEN_EQUATIONS(rwkv4_sequence_backward_deferred_1)
 {
     const int64_t nH = frame->n[2];
+    const int keeps = frame->keeps; /* the caller wants it */
     /* x_r = x * mu_r + x_shift_prev * (1 - mu_r)
      * x_k = x * mu_k + x_shift_prev * (1 - mu_k)
      * x_v = x * mu_v + x_shift_prev * (1 - mu_v)
@@ -1123,7 +1124,7 @@ CELLGEN_EQUATIONS(rwkv4_sequence_backward_deferred_1)
             x_k_row[unit] = x * mu_k + x_shift_prev * (1 - mu_k);
             x_v_row[unit] = x * mu_v + x_shift_prev * (1 - mu_v);
             d_h_copy_row[unit] = d_h;
-            d_x_row[unit] = d_x_shift_in + d_x_v * mu_v + d_x_k * mu_k + d_x_r * mu_r;
+            if (keeps) d_x_row[unit] = d_x_shift_in + d_x_v * mu_v + d_x_k * mu_k + d_x_r * mu_r;
             d_exp_decay_row[unit] += -d_fading;
             d_u_row[unit] += d_u_terms_2;
             d_mu_v_row[unit] += d_x_v * (x - x_shift_prev);

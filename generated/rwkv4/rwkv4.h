@@ -215,7 +215,7 @@ typedef struct {
     CELLGEN_MEMBER const float *d_a_last;       /* (B, H), NULL counts as zero */
     CELLGEN_MEMBER const float *d_b_last;       /* (B, H), NULL counts as zero */
     CELLGEN_MEMBER const float *d_p_last;       /* (B, H), NULL counts as zero */
-    CELLGEN_MEMBER float *d_x;                  /* (T, B, H) */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, H), NULL: not wanted */
     CELLGEN_MEMBER float *d_x_shift_prev;       /* (B, H), NULL: not wanted */
     CELLGEN_MEMBER float *d_a_prev;             /* (B, H), NULL: not wanted */
     CELLGEN_MEMBER float *d_b_prev;             /* (B, H), NULL: not wanted */
@@ -428,7 +428,7 @@ typedef struct {
     CELLGEN_MEMBER const double *d_a_last;      /* (B, H), NULL counts as zero */
     CELLGEN_MEMBER const double *d_b_last;      /* (B, H), NULL counts as zero */
     CELLGEN_MEMBER const double *d_p_last;      /* (B, H), NULL counts as zero */
-    CELLGEN_MEMBER double *d_x;                 /* (T, B, H) */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, H), NULL: not wanted */
     CELLGEN_MEMBER double *d_x_shift_prev;      /* (B, H), NULL: not wanted */
     CELLGEN_MEMBER double *d_a_prev;            /* (B, H), NULL: not wanted */
     CELLGEN_MEMBER double *d_b_prev;            /* (B, H), NULL: not wanted */

@@ -255,7 +255,7 @@ static const cellgen_member CELLGEN_NAME(rwkv4_sequence_backward_members)[] = {
     {CELLGEN_BY_ROW, 0}, /* 27 d_a_last */
     {CELLGEN_BY_ROW, 0}, /* 28 d_b_last */
     {CELLGEN_BY_ROW, 0}, /* 29 d_p_last */
-    {CELLGEN_REQUIRED | CELLGEN_RESULT, -1}, /* 30 d_x */
+    {CELLGEN_RESULT, -1}, /* 30 d_x */
     {CELLGEN_BY_ROW, 0}, /* 31 d_x_shift_prev */
     {CELLGEN_BY_ROW, 0}, /* 32 d_a_prev */
     {CELLGEN_BY_ROW, 0}, /* 33 d_b_prev */
@@ -533,6 +533,8 @@ static const cg_stage CELLGEN_NAME(rwkv4_sequence_backward_reverse_stages)[] = {
 static const int16_t CELLGEN_NAME(rwkv4_sequence_backward_deferred_1_uses)[] = {
     5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 0, 1, 2, 3, 4,
 };
+/* members */
+static const int16_t CELLGEN_NAME(rwkv4_sequence_backward_deferred_1_keeps)[] = {30,};
 /* places */
 static const int16_t CELLGEN_NAME(rwkv4_sequence_backward_deferred_2_uses)[] = {22, 20, 19, 23, 18, 24, 17, 25, 26, 27, 28, 29,};
 /* use, offset, rows, head_step, packed_after */
@@ -595,7 +597,7 @@ static const cg_stage CELLGEN_NAME(rwkv4_sequence_backward_deferred_stages)[] = 
         0, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(rwkv4_sequence_backward_deferred_1), /* equations */
         22, CELLGEN_NAME(rwkv4_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        1, CELLGEN_NAME(rwkv4_sequence_backward_deferred_1_keeps), 0, 0, /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -855,7 +857,7 @@ static const cellgen_value rwkv4_sequence_backward_values[] = {
     {"d_a_last", "a_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
     {"d_b_last", "b_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
     {"d_p_last", "p_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {rwkv4_axes + 2, rwkv4_axes + 0, rwkv4_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {rwkv4_axes + 2, rwkv4_axes + 0, rwkv4_axes + 1}},
     {"d_x_shift_prev", "x_shift_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
     {"d_a_prev", "a_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
     {"d_b_prev", "b_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},

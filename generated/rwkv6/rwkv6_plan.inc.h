@@ -336,7 +336,7 @@ static const cellgen_member CELLGEN_NAME(rwkv6_sequence_backward_members)[] = {
     {0, -1}, /* 22 d_x_shift */
     {CELLGEN_BY_ROW, 0}, /* 23 d_x_shift_last */
     {CELLGEN_BY_ROW, 1}, /* 24 d_s_last */
-    {CELLGEN_REQUIRED | CELLGEN_RESULT, -1}, /* 25 d_x */
+    {CELLGEN_RESULT, -1}, /* 25 d_x */
     {CELLGEN_BY_ROW, 0}, /* 26 d_x_shift_prev */
     {CELLGEN_BY_ROW, 1}, /* 27 d_s_prev */
     {CELLGEN_SUMMED, 0}, /* 28 d_mu_r */
@@ -671,6 +671,10 @@ static const cg_stage CELLGEN_NAME(rwkv6_sequence_backward_reverse_stages)[] = {
 static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_deferred_1_uses)[] = {
     4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 0, 1, 2, 3,
 };
+/* members */
+static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_deferred_1_keeps)[] = {25,};
+/* members */
+static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_deferred_1_wants)[] = {29, 28, 30, 31, 36, 33, 32, 34, 25,};
 /* places */
 static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_deferred_2_uses)[] = {21, 22, 23, 24, 20,};
 /* members */
@@ -751,7 +755,7 @@ static const cg_stage CELLGEN_NAME(rwkv6_sequence_backward_deferred_stages)[] = 
         0, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(rwkv6_sequence_backward_deferred_1), /* equations */
         20, CELLGEN_NAME(rwkv6_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        1, CELLGEN_NAME(rwkv6_sequence_backward_deferred_1_keeps), 9, CELLGEN_NAME(rwkv6_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -1021,7 +1025,7 @@ static const cellgen_value rwkv6_sequence_backward_values[] = {
     {"d_x_shift", "x_shift", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 1}},
     {"d_x_shift_last", "x_shift_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {rwkv6_axes + 0, rwkv6_axes + 1}},
     {"d_s_last", "s_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 4, {rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 3, rwkv6_axes + 4}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 1}},
     {"d_x_shift_prev", "x_shift_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {rwkv6_axes + 0, rwkv6_axes + 1}},
     {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 4, {rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 3, rwkv6_axes + 4}},
     {"d_mu_r", "mu_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv6_axes + 1}},

@@ -2162,6 +2162,7 @@ CELLGEN_TILE(rwkv7_sequence_backward_reverse_13, 1)
 CELLGEN_EQUATIONS(rwkv7_sequence_backward_deferred_1)
 {
     const int64_t nH = frame->n[2];
+    const int keeps = frame->keeps; /* the caller wants it */
     /* x_x_shift_prev_mu_r = x + (x_shift_prev - x) * mu_r
      * x_x_shift_prev_mu_k = x + (x_shift_prev - x) * mu_k
      * x_x_shift_prev_mu_v = x + (x_shift_prev - x) * mu_v
@@ -2219,7 +2220,7 @@ CELLGEN_EQUATIONS(rwkv7_sequence_backward_deferred_1)
             x_x_shift_prev_mu_v_row[unit] = x + (x_shift_prev - x) * mu_v;
             x_x_shift_prev_mu_w_row[unit] = x + (x_shift_prev - x) * mu_w;
             x_x_shift_prev_mu_a_row[unit] = x + (x_shift_prev - x) * mu_a;
-            d_x_row[unit] = d_x_shift_in + d_x_x_shift_prev_mu_a * (1 - mu_a) + d_x_x_shift_prev_mu_w * (1 - mu_w) + d_x_x_shift_prev_mu_v * (1 - mu_v) + d_x_x_shift_prev_mu_k * (1 - mu_k) + d_x_x_shift_prev_mu_r * (1 - mu_r);
+            if (keeps) d_x_row[unit] = d_x_shift_in + d_x_x_shift_prev_mu_a * (1 - mu_a) + d_x_x_shift_prev_mu_w * (1 - mu_w) + d_x_x_shift_prev_mu_v * (1 - mu_v) + d_x_x_shift_prev_mu_k * (1 - mu_k) + d_x_x_shift_prev_mu_r * (1 - mu_r);
             d_mu_a_row[unit] += d_x_x_shift_prev_mu_a * (x_shift_prev - x);
             d_mu_w_row[unit] += d_x_x_shift_prev_mu_w * (x_shift_prev - x);
             d_mu_v_row[unit] += d_x_x_shift_prev_mu_v * (x_shift_prev - x);

@@ -243,7 +243,7 @@ typedef struct {
     CELLGEN_MEMBER const float *d_x_shift;      /* (T, B, H), NULL counts as zero */
     CELLGEN_MEMBER const float *d_x_shift_last; /* (B, H), NULL counts as zero */
     CELLGEN_MEMBER const float *d_s_last;       /* (B, N, D, K), NULL counts as zero */
-    CELLGEN_MEMBER float *d_x;                  /* (T, B, H) */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, H), NULL: not wanted */
     CELLGEN_MEMBER float *d_x_shift_prev;       /* (B, H), NULL: not wanted */
     CELLGEN_MEMBER float *d_s_prev;             /* (B, N, D, K), NULL: not wanted */
     CELLGEN_MEMBER float *d_mu_r;               /* (H), NULL: not wanted */
@@ -494,7 +494,7 @@ typedef struct {
     CELLGEN_MEMBER const double *d_x_shift;     /* (T, B, H), NULL counts as zero */
     CELLGEN_MEMBER const double *d_x_shift_last; /* (B, H), NULL counts as zero */
     CELLGEN_MEMBER const double *d_s_last;      /* (B, N, D, K), NULL counts as zero */
-    CELLGEN_MEMBER double *d_x;                 /* (T, B, H) */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, H), NULL: not wanted */
     CELLGEN_MEMBER double *d_x_shift_prev;      /* (B, H), NULL: not wanted */
     CELLGEN_MEMBER double *d_s_prev;            /* (B, N, D, K), NULL: not wanted */
     CELLGEN_MEMBER double *d_mu_r;              /* (H), NULL: not wanted */

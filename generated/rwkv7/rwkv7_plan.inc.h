@@ -419,7 +419,7 @@ static const cellgen_member CELLGEN_NAME(rwkv7_sequence_backward_members)[] = {
     {0, -1}, /* 30 d_x_shift */
     {CELLGEN_BY_ROW, 0}, /* 31 d_x_shift_last */
     {CELLGEN_BY_ROW, 1}, /* 32 d_s_last */
-    {CELLGEN_REQUIRED | CELLGEN_RESULT, -1}, /* 33 d_x */
+    {CELLGEN_RESULT, -1}, /* 33 d_x */
     {CELLGEN_BY_ROW, 0}, /* 34 d_x_shift_prev */
     {CELLGEN_BY_ROW, 1}, /* 35 d_s_prev */
     {CELLGEN_SUMMED, 0}, /* 36 d_mu_r */
@@ -895,6 +895,10 @@ static const cg_stage CELLGEN_NAME(rwkv7_sequence_backward_reverse_stages)[] = {
 static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_deferred_1_uses)[] = {
     5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 0, 1, 2, 3, 4,
 };
+/* members */
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_deferred_1_keeps)[] = {33,};
+/* members */
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_deferred_1_wants)[] = {48, 40, 37, 36, 38, 39, 45, 42, 41, 43, 33,};
 /* places */
 static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_deferred_2_uses)[] = {28, 29, 30, 31, 24, 25, 26, 27,};
 /* members */
@@ -988,7 +992,7 @@ static const cg_stage CELLGEN_NAME(rwkv7_sequence_backward_deferred_stages)[] = 
         0, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(rwkv7_sequence_backward_deferred_1), /* equations */
         24, CELLGEN_NAME(rwkv7_sequence_backward_deferred_1_uses), /* uses, use */
-        0, 0, 0, 0, /* keeps, keep, wants, want */
+        1, CELLGEN_NAME(rwkv7_sequence_backward_deferred_1_keeps), 11, CELLGEN_NAME(rwkv7_sequence_backward_deferred_1_wants), /* keeps, keep, wants, want */
         CELLGEN_NO_GROUP,
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
@@ -1301,7 +1305,7 @@ static const cellgen_value rwkv7_sequence_backward_values[] = {
     {"d_x_shift", "x_shift", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {rwkv7_axes + 7, rwkv7_axes + 0, rwkv7_axes + 1}},
     {"d_x_shift_last", "x_shift_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {rwkv7_axes + 0, rwkv7_axes + 1}},
     {"d_s_last", "s_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 4, {rwkv7_axes + 0, rwkv7_axes + 2, rwkv7_axes + 3, rwkv7_axes + 4}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {rwkv7_axes + 7, rwkv7_axes + 0, rwkv7_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {rwkv7_axes + 7, rwkv7_axes + 0, rwkv7_axes + 1}},
     {"d_x_shift_prev", "x_shift_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {rwkv7_axes + 0, rwkv7_axes + 1}},
     {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 4, {rwkv7_axes + 0, rwkv7_axes + 2, rwkv7_axes + 3, rwkv7_axes + 4}},
     {"d_mu_r", "mu_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv7_axes + 1}},

@@ -18,7 +18,7 @@ from cellgen.schedule.lower.memory import with_memory
 from cellgen.schedule.lower.packing import with_packed_operands
 from cellgen.schedule.lower.plan import TimePlan
 from cellgen.schedule.lower.prefetch import with_prefetch
-from cellgen.schedule.lower.requests import with_requests, with_saved_on_request
+from cellgen.schedule.lower.requests import with_requests, with_written_on_request
 from cellgen.schedule.lower.stored import with_stored_products
 from cellgen.schedule.lower.verify import OF_LAUNCHES, RULES, Rule, verify
 from cellgen.schedule.over_time import SequenceSchedule
@@ -27,7 +27,7 @@ Pass: TypeAlias = Callable[[FunctionOverTime, TimePlan], TimePlan]
 
 PASSES: tuple[Pass, ...] = (
     with_requests,
-    with_saved_on_request,
+    with_written_on_request,
     with_barriers,
     with_packed_operands,
     with_prefetch,

@@ -22,6 +22,7 @@ from cellgen.schedule.on_request import (
     reached_by,
     skipped_with,
     wanted_by,
+    written_on_request,
 )
 from cellgen.schedule.over_time import written_by
 from cellgen.schedule.schedule import Buffer
@@ -70,11 +71,13 @@ def _formed(function: FunctionOverTime, plan: TimePlan) -> dict[str, GroupedStag
     }
 
 
-def with_saved_on_request(function: FunctionOverTime, plan: TimePlan) -> TimePlan:
-    """Write what a forward pass saves only where the caller gives memory for it."""
-    if plan.backward:
-        return plan
-    for_caller = _for_caller(function)
+def with_written_on_request(function: FunctionOverTime, plan: TimePlan) -> TimePlan:
+    """Write what only a caller may want where the caller gives memory for it.
+
+    That is what a forward pass saves, and of a backward pass gradients that a loop forms beside
+    others.
+    """
+    for_caller = _gradients_of(function) if plan.backward else _for_caller(function)
 
     def keeping(name: str, stage: StagePlan) -> StagePlan:
         if not isinstance(stage, GroupPlan | LoopPlan):
@@ -87,6 +90,16 @@ def with_saved_on_request(function: FunctionOverTime, plan: TimePlan) -> TimePla
         return replace(stage, keeps=tuple(buffer.name for buffer in own))
 
     return plan.with_stages(keeping)
+
+
+def _gradients_of(function: FunctionOverTime) -> frozenset[Buffer]:
+    """The gradients that a deferred loop need not write."""
+    requested = written_on_request(function.schedule)
+    return frozenset(
+        buffer
+        for buffer in function.schedule.deferred.function.buffers
+        if buffer.value in requested
+    )
 
 
 def _for_caller(function: FunctionOverTime) -> frozenset[Buffer]:

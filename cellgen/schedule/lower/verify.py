@@ -143,7 +143,7 @@ def _readers(plan: TimePlan) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
 
 
 def scratch_is_unread(plan: TimePlan) -> Faults:
-    """``with_saved_on_request``: what goes nowhere if the caller has no memory is read nowhere."""
+    """``with_written_on_request``: what may have no memory is read nowhere."""
     for part in plan.parts:
         reads = {u.buffer.name for stage in part.stages for u in reaches(stage) if not u.writes}
         for stage in part.stages:

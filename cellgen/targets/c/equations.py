@@ -96,6 +96,7 @@ class EquationsWriter(LoopWriter):
         self._uses: dict[Buffer, tuple[int, Place]] = {}
         self._read: set[Dim] = set()
         self._keeps: frozenset[str] = frozenset()
+        self._why = "for a backward pass" if part.name == "forward" else "the caller wants it"
 
     def equations(self, stage: object) -> EquationsContext | None:
         """Spell a stage; None for weight gradients, which have no equations."""
@@ -148,15 +149,18 @@ class EquationsWriter(LoopWriter):
             [
                 "if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {",
                 *(
-                    f"    cg_zero_row({self.pointers[line.statement.target]}, units);"
+                    f"    {self.condition(line.view)}cg_zero_row({self._pointer(line)}, units);"
                     for line in loop.lines
-                    if line.store is Store.WRITE
+                    if line.view is not None and line.store is Store.WRITE
                 ),
                 *(f"    {self._left_out(line, loop)}" for line in rows),
                 "    continue;",
                 "}",
             ]
         )
+
+    def _pointer(self, line: Line) -> str:
+        return self.pointers[line.statement.target]
 
     def _left_out(self, line: Line, loop: Loop) -> str:
         """Spell the sum within a row of a masked step: zero."""
@@ -212,7 +216,7 @@ class EquationsWriter(LoopWriter):
             name, member = place.buffer.name, c_member(place.of)
             lines.append(Declared(name, f"const real {name} = (real)args->{member};"))
         if self._keeps:
-            text = "const int keeps = frame->keeps; /* for a backward pass */"
+            text = f"const int keeps = frame->keeps; /* {self._why} */"
             lines.append(Declared("keeps", text))
         return lines
 

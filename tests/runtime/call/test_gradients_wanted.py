@@ -73,7 +73,18 @@ def test_steps_that_form_no_gradients_take_no_names_of_them() -> None:
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["all steps", "masked, reverse, window"])
 @pytest.mark.parametrize(
-    "cell", ["gru", "lru", "slstm_heads", "augru", "m2rnn", "antisymmetric_rnn", "mamba2"]
+    "cell",
+    [
+        "gru",
+        "lru",
+        "slstm_heads",
+        "augru",
+        "m2rnn",
+        "antisymmetric_rnn",
+        "mamba2",
+        "rwkv4",
+        "gru_d",
+    ],
 )
 def test_any_of_them_may_be_null_and_the_others_stay_the_same(cell: str, guarded: bool) -> None:
     """NULL is an address that nothing can be written to."""
