@@ -1,28 +1,27 @@
-"""Choose the configurations of memories' kernels at the first call on a device, by their times.
+"""Choose the configurations of a form's kernels at the first call on a device, by their times.
 
-Input: the launch of a call and its tensors. Output: the launch, configured. Each kernel is timed
-with each of its blocks, warps and stages, on the streams of the call itself, into arrays that are
-dropped; of the chunks' lengths, and of the two ways to form what is read, that is taken whose sum
-is least: of both passes, or of the forward pass alone where the call does not train. Before a
-configuration gives a result it is compared with the equations (``first_use``); where it is wrong
-the next best is. The cache remembers. ``CELLGEN_TUNE=0`` takes the first of the lists, and so does
+Input: the launch of a call and its tensors. Output: the launch, configured. Each kernel of a memory
+or a scan is timed with each of its blocks, warps and stages, on the streams of the call itself,
+into arrays that are dropped; of the chunks' lengths, and of the two ways to form what is read, that
+is taken whose sum is least, and so is into how many segments the steps of a scan are cut: of both
+passes, or of the forward pass alone where the call does not train. Before a configuration gives a
+result it is compared with the equations (``first_use``); where it is wrong the next best is. The
+cache remembers. ``CELLGEN_TUNE=0`` takes the first of the lists, and so does
 a call while a graph of CUDA is captured, or under ``torch.use_deterministic_algorithms``.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 import math
 import os
-import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -30,6 +29,7 @@ from torch import Tensor
 from cellgen.errors import BuildError
 from cellgen.runtime.build import cache
 from cellgen.runtime.progress import CallProgress, progress
+from cellgen.torch.cuts import Cut, configurations, size_of
 from cellgen.torch.devices import is_capturing, on_device
 from cellgen.torch.errors import WrongKernelsError
 from cellgen.torch.first_use import prove_once, versions
@@ -41,6 +41,8 @@ from cellgen.torch.memories import (
     Row,
     settings_of,
 )
+from cellgen.torch.passes import PlanRun
+from cellgen.torch.timed import Candidate, Timed, Timer, sorted_times, timer_of
 
 if TYPE_CHECKING:
     from cellgen.torch.launched import FormLaunch
@@ -49,42 +51,7 @@ VARIABLE, PROVE = "CELLGEN_TUNE", "CELLGEN_PROVE"
 """0 in the environment: nothing is chosen, nothing compared."""
 MOST_COMPARED = 3
 """Configurations that are compared before the error of the best is the caller's."""
-FLUSHED = 1 << 28
-"""Bytes that are written before a kernel is timed: more than caches hold, and longer under way
-than Python takes to launch the kernel behind them."""
-ROUNDS, SECONDS = (3, 15), 0.02
-"""Times that a kernel is timed, at least and at most, and for how long about."""
-PATIENCE = 30.0
-"""Seconds after which kernels are compiled no more, but for the first of each list: products of
-float32 that are formed term by term are long texts for an assembler."""
-
 log = logging.getLogger("cellgen")
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A kernel with some blocks, warps and stages, and its launches in the passes of a memory."""
-
-    memory: MemoryLaunches
-    kernel: str
-    settings: Mapping[str, int]
-    rows: Sequence[Row]
-    place: int = 0
-    """In the list of its kernel."""
-
-    def launch(self) -> None:
-        """Launch the kernel as often as the passes do."""
-        self.memory.launch(self.rows)
-
-
-class Timer(Protocol):
-    """What compiles candidates, and says how many milliseconds one takes."""
-
-    def prepare(self, candidates: Sequence[Candidate], bar: CallProgress) -> Sequence[Candidate]:
-        """Compile some candidates; returns those that may be timed."""
-
-    def time(self, candidate: Candidate) -> float:
-        """Milliseconds. Raises whatever a compiler or a device does."""
 
 
 # --- the choice of a call ------------------------------------------------------------------------
@@ -115,7 +82,7 @@ def _choices(launch: FormLaunch, theta: Sequence[Tensor]) -> Sequence[Chosen]:
     """Configurations, the best first; never none."""
     if os.environ.get(VARIABLE, "1") == "0" or torch.are_deterministic_algorithms_enabled():
         return (FIRST,)
-    if not launch.module.PLAN.get("memories"):
+    if not any(map(_is_chosen, launch.module.PLAN["forward"])):
         return (FIRST,)
     key = _call_key(launch, theta)
     if key not in _chosen():
@@ -153,6 +120,8 @@ def _call_key(launch: FormLaunch, theta: Sequence[Tensor]) -> tuple[object, ...]
     for memory in launch.module.PLAN["memories"]:
         K, V, N = (math.prod(sizes[dim] for dim in memory["sizes"][axis]) for axis in "KVN")
         own += [K, V, (N * sizes["B"]).bit_length()]
+    scans = [one for one in launch.module.PLAN["forward"] if _is_scan(one)]
+    own += [(size_of(one["units"], sizes), sizes["B"].bit_length()) for one in scans]
     kind = (launch.gaps is not None, launch.gaps is not None and launch.gaps.resets, launch.trains)
     place = (theta[0].device, theta[0].dtype)
     return (launch.cell, launch.module.__file__, *place, *own, sizes["T"].bit_length(), *kind)
@@ -173,7 +142,7 @@ def _name(stated: Sequence[str]) -> str:
 
 
 def _remember(stated: Sequence[str], choices: Sequence[Chosen]) -> None:
-    rows = [{"blocks": one.blocks, "ms": one.ms} for one in choices]
+    rows = [{"blocks": one.blocks, "ms": one.ms, "note": one.note} for one in choices]
     cache.remember(_name(stated), {"stated": list(stated), "choices": rows})
 
 
@@ -181,9 +150,13 @@ def _recalled(stated: Sequence[str]) -> list[Chosen]:
     facts = cache.recall(_name(stated)) or {}
     rows = facts.get("choices", [])
     try:
-        return [Chosen(dict(row["blocks"]), float(row["ms"])) for row in rows]  # type: ignore[attr-defined]
+        return [_chosen_of(row) for row in rows]  # type: ignore[attr-defined]
     except (KeyError, TypeError, ValueError):  # a damaged entry is none
         return []
+
+
+def _chosen_of(row: Mapping[str, Any]) -> Chosen:
+    return Chosen(dict(row["blocks"]), float(row["ms"]), str(row["note"]))
 
 
 def _recalled_or_measured(
@@ -227,23 +200,42 @@ def _by_one_process(name: str) -> Iterator[None]:
 # --- what is measured ----------------------------------------------------------------------------
 
 
+def _is_scan(operation: Row) -> bool:
+    """Whether an operation goes from step to step, unit by unit."""
+    return operation["op"] == "launch" and not operation["is_flat"]
+
+
+def _is_chosen(operation: Row) -> bool:
+    """Whether kernels of an operation have configurations."""
+    return operation["op"] == "memory" or _is_scan(operation)
+
+
 def _measured(launch: FormLaunch, theta: Sequence[Tensor], timer: Timer) -> list[Chosen]:
-    """Choices for all memories of a cell, the best first: the next best of one is that of all."""
+    """Choices for all layers of a cell, the best first: the next best of one is that of all."""
     device = theta[0].device
     with on_device(device), torch.no_grad():
         run = launch.to(device).run(theta)
         operations = run.plan["forward"]
-        layers = {n: one["layer"] for n, one in enumerate(operations) if one["op"] == "memory"}
+        last = max(place for place, one in enumerate(operations) if _is_chosen(one))
         ranked: list[list[Chosen]] = []
-        for place, operation in enumerate(operations[: max(layers) + 1]):
-            if place in layers:
-                what = f"{launch.cell}: choosing kernels for {device}"
-                ranked.append(_ranked(run.memory_of(layers[place]), launch.trains, timer, what))
+        what = f"{launch.cell}: choosing kernels for {device}"
+        for operation in operations[: last + 1]:
+            if _is_chosen(operation):
+                ranked.append(_ranked_of(run, operation, timer, what))
                 if not ranked[-1]:
                     return []
                 run.chosen = {**run.chosen, **ranked[-1][0].blocks}
             run.operations([operation])
-    return [_joined(ranked, place) for place in range(max(map(len, ranked)))]
+    choices = [_joined(ranked, place) for place in range(max(map(len, ranked)))]
+    if choices[0].note:
+        log.warning("%s: %s", launch.cell, choices[0].note)
+    return choices
+
+
+def _ranked_of(run: PlanRun, operation: Row, timer: Timer, what: str) -> list[Chosen]:
+    if operation["op"] == "memory":
+        return _ranked(run.memory_of(operation["layer"]), run.trains, timer, what)
+    return _ranked_scan(run, operation, timer, what)
 
 
 def _joined(ranked: Sequence[Sequence[Chosen]], place: int) -> Chosen:
@@ -251,15 +243,12 @@ def _joined(ranked: Sequence[Sequence[Chosen]], place: int) -> Chosen:
     return Chosen(
         {kernel: blocks for one in ones for kernel, blocks in one.blocks.items()},
         sum(one.ms for one in ones),
+        "; ".join(dict.fromkeys(one.note for one in ones if one.note)),
     )
 
 
 def _ranked(memory: MemoryLaunches, trains: bool, timer: Timer, what: str) -> list[Chosen]:
-    """Choices for a memory, the best first.
-
-    Of each length of chunks and each way to read: the best of every kernel, the second of every
-    kernel, and so on. So the second shares as little as it can with one that is found to be wrong.
-    """
+    """Choices for a memory, the best first: of each length of chunks and each way to read."""
     ways = {1: "training" if trains else "forward", 0: "few_rows"}
     back = memory.plan["backward"] if trains else ()
     passes = {
@@ -270,23 +259,33 @@ def _ranked(memory: MemoryLaunches, trains: bool, timer: Timer, what: str) -> li
     scan = memory.plan["forward"][-1]["kernel"]
     found: list[Chosen] = []
     lengths = memory.lengths()
+    if not lengths:
+        return [Chosen({}, note=memory.untuned)]
     with progress(what) as bar:
         for length in lengths:
             times = _times(memory, length, passes, timer, bar)
             for reads, kernels in passes.items():
-                of = [times[_key(kernel, rows)] for kernel, rows in kernels.items()]
-                depth = max(map(len, of)) if all(of) else 0
-                for place in range(depth):
-                    taken = [one[min(place, len(one) - 1)] for one in of]
-                    blocks = {n: dict(s) for n, (_, s) in zip(kernels, taken, strict=True)}
-                    blocks[scan]["READS"] = reads
-                    found.append(Chosen(blocks, sum(ms for ms, _ in taken)))
+                of = {n: times.get(_key(n, rows), []) for n, rows in kernels.items()}
+                for one in _by_rank(of):
+                    scans = {**one.blocks[scan], "READS": reads}
+                    found.append(replace(one, blocks={**one.blocks, scan: scans}))
     return sorted(found, key=lambda one: one.ms)
+
+
+def _by_rank(times: Mapping[str, Timed]) -> Iterator[Chosen]:
+    """The best of every kernel, the second of every kernel, and so on; none if one runs with none.
+
+    So the second shares as little as it can with one that is found to be wrong.
+    """
+    depth = max(map(len, times.values())) if all(times.values()) else 0
+    for place in range(depth):
+        taken = {kernel: of[min(place, len(of) - 1)] for kernel, of in times.items()}
+        blocks = {kernel: settings for kernel, (_, settings) in taken.items()}
+        yield Chosen(blocks, sum(ms for ms, _ in taken.values()))
 
 
 Kernels = Mapping[str, Sequence[Row]]
 Key = tuple[str, str]
-Timed = list[tuple[float, Mapping[str, int]]]
 
 
 def _by_kernel(rows: Sequence[Row]) -> Kernels:
@@ -307,7 +306,7 @@ def _times(
     passes: Mapping[int, Kernels],
     timer: Timer,
     bar: CallProgress,
-) -> dict[Key, Timed]:
+) -> Mapping[object, Timed]:
     """Of each kernel the times of its configurations that run with chunks of a length.
 
     All launches share their arrays, but for shares of gradients, as many as blocks are.
@@ -325,81 +324,98 @@ def _times(
         for place, settings in enumerate(fitting):
             run = replace(memory, chosen={"": {"BT": length}, kernel: settings}, arrays=arrays)
             candidates.append(Candidate(run, kernel, settings, rows, place))
-    times: dict[Key, Timed] = {key: [] for key in wanted}
-    for one in timer.prepare(candidates, bar):
+
+    def drop_shares() -> None:
         for name in shared:
             arrays.pop(name, None)
-        try:
-            times[_key(one.kernel, one.rows)].append((timer.time(one), one.settings))
-        except Exception as error:  # of a device that has too little
-            log.info("%s is left out with %s: %s", one.kernel, one.settings, error)
-        bar.step()
-    return {key: sorted(of, key=lambda one: one[0]) for key, of in times.items()}
+
+    return sorted_times(candidates, timer, bar, lambda one: _key(one.kernel, one.rows), drop_shares)
 
 
-def timer_of(device: torch.device) -> Timer | None:
-    """What times kernels on a device; None on the CPU, where they are interpreted."""
-    return DeviceTimer(device) if device.type == "cuda" else None
+# --- scans ---------------------------------------------------------------------------------------
 
 
-class DeviceTimer:
-    """Time kernels on a device, by its events."""
+@dataclass(frozen=True)
+class ScanLaunches:
+    """Launches of kernels over rows and units, as a run has them configured."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    run: PlanRun
 
-    @cached_property
-    def _flushed(self) -> Tensor:
-        return torch.empty(FLUSHED, dtype=torch.uint8, device=self.device)
+    def make(self, launches: Sequence[Row]) -> None:
+        """Make the arrays that are not there."""
+        for row in launches:
+            self.run.each(row, self.run.call_of)
 
-    def prepare(self, candidates: Sequence[Candidate], bar: CallProgress) -> Sequence[Candidate]:
-        """Compile beside each other, for a while; the first of each list always.
+    def compile(self, launches: Sequence[Row]) -> None:
+        """Have Triton compile the kernels."""
+        for row in launches:
+            self.run.each(row, self._compile)
 
-        Assemblers are processes, and Triton lets Python go on.
-        """
-        ordered = sorted(candidates, key=lambda one: one.place)
-        for candidate in ordered:  # arrays are made by one thread
-            candidate.memory.make(candidate.rows)
-        until = time.monotonic() + PATIENCE
+    def launch(self, launches: Sequence[Row]) -> None:
+        """Launch the kernels."""
+        self.run.operations(launches)
 
-        def is_compiled(one: Candidate) -> bool:
-            if one.place and time.monotonic() > until:
-                return False
-            try:
-                with on_device(self.device), torch.no_grad():
-                    one.memory.compile(one.rows)
-            except Exception as error:  # of Triton, or of an assembler
-                log.info("%s is left out with %s: %s", one.kernel, one.settings, error)
-                return False
-            bar.step()
-            return True
-
-        with ThreadPoolExecutor(_workers()) as pool:
-            are_compiled = list(pool.map(is_compiled, ordered))
-        return [one for one, is_so in zip(ordered, are_compiled, strict=True) if is_so]
-
-    def time(self, candidate: Candidate) -> float:
-        """The median of some times, each behind a write that leaves nothing in the cache."""
-        candidate.launch()  # loads the kernel
-        torch.cuda.synchronize(self.device)
-        once = self._once(candidate.launch, 1)[0]
-        rounds = max(ROUNDS[0], min(ROUNDS[1], int(1e3 * SECONDS / max(once, 1e-3))))
-        return statistics.median(self._once(candidate.launch, rounds))
-
-    def _once(self, call: Callable[[], None], rounds: int) -> list[float]:
-        """Milliseconds of each of some rounds."""
-        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(rounds)]
-        for begin, end in events:
-            self._flushed.zero_()
-            begin.record()
-            call()
-            end.record()
-        torch.cuda.synchronize(self.device)
-        return [float(begin.elapsed_time(end)) for begin, end in events]
+    def _compile(self, kernel: str, *of: Any) -> None:
+        tensors, constants, grid = self.run.call_of(kernel, *of)
+        getattr(self.run.module, kernel).warmup(*tensors, **constants, grid=grid)
 
 
-def _workers() -> int:
-    """Threads that compile: one, where Triton does not say that it may be called by several."""
-    import triton
+def _beside(run: PlanRun, chosen: Mapping[str, Mapping[str, int]]) -> PlanRun:
+    """The same run with other configurations, on the same arrays; it adds none to the other's.
 
-    return min(8, os.cpu_count() or 1) if hasattr(triton, "AsyncCompileMode") else 1
+    Arrays that hang on how steps are cut are its own.
+    """
+    other, own = copy.copy(run), {"segments", "shares"}
+    other.chosen, other.sizes = chosen, dict(run.sizes)
+    other.arrays = {n: a for n, a in run.arrays.items() if not own.intersection(run.axes(n))}
+    return other
+
+
+Cuts = dict[str, dict[Cut, Mapping[str, int]]]
+
+
+def _ranked_scan(run: PlanRun, forward: Row, timer: Timer, what: str) -> list[Chosen]:
+    """Choices for a scan, the best first: of each number of segments, common to both passes."""
+    back = f"{forward['kernel']}_back"
+    passes = [forward, *(run.plan["backward"] if run.trains else ())]
+    own = (forward["kernel"], back)
+    launches = {one["kernel"]: one for one in passes if one.get("kernel") in own}
+    whole = _beside(run, {})
+    ScanLaunches(whole).make([*launches.values()])
+    ways = _ways(whole, launches)
+    candidates = {
+        (kernel, cut): Candidate(
+            ScanLaunches(_beside(whole, {kernel: settings})),
+            kernel,
+            settings,
+            [launches[kernel]],
+            n,
+        )
+        for cuts in reversed(ways)
+        for kernel, of in cuts.items()
+        for n, (cut, settings) in enumerate(of.items())
+    }
+    keys = {id(one): key for key, one in candidates.items()}
+    with progress(what) as bar:
+        every = [*candidates.values()]
+        times = sorted_times(every, timer, bar, lambda one: keys[id(one)])
+    choices = list[Chosen]()
+    for cuts in ways:
+        timed: dict[str, Timed] = {}
+        for kernel, of in cuts.items():
+            ms = ((times[kernel, cut][0][0], s) for cut, s in of.items() if (kernel, cut) in times)
+            timed[kernel] = sorted(ms, key=lambda one: one[0])
+        choices += _by_rank(timed)
+    return sorted(choices, key=lambda one: one.ms)
+
+
+def _ways(run: PlanRun, launches: Mapping[str, Row]) -> list[Cuts]:
+    """Of each number of programs how kernels are cut by each configuration, without repetition."""
+    ways: dict[str, Cuts] = {}
+    for many in run.plan["rows"]["programs"]:
+        cuts: Cuts = {kernel: {} for kernel in launches}
+        for settings in (one for one in configurations(run.plan) if one["programs"] == many):
+            for kernel, launch in launches.items():
+                cuts[kernel].setdefault(_beside(run, {kernel: settings}).cut_of(launch), settings)
+        ways.setdefault(str([list(of) for of in cuts.values()]), cuts)
+    return [*ways.values()]

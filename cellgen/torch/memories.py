@@ -31,10 +31,14 @@ UPSTREAM = ("upstream", "upstream_last")
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """Blocks, warps and stages by kernel, and the milliseconds that they were timed at."""
+    """Blocks, warps and stages by kernel, and the milliseconds that they were timed at.
+
+    ``note`` says why a memory has none that could be timed.
+    """
 
     blocks: Mapping[str, Mapping[str, int]]
     ms: float = 0.0
+    note: str = ""
 
     @cached_property
     def text(self) -> str:
@@ -43,7 +47,8 @@ class Chosen:
             f"{kernel} {' '.join(f'{name}={number}' for name, number in of.items())}"
             for kernel, of in self.blocks.items()
         )
-        return "; ".join([*kernels, f"{self.ms:.3g} ms"]) if self.blocks else ""
+        ms = [f"{self.ms:.3g} ms"] if self.blocks else []
+        return "; ".join([*kernels, *ms, *([self.note] if self.note else [])])
 
 
 FIRST = Chosen({})
@@ -164,6 +169,16 @@ class MemoryLaunches:
         fitting = [one for one in every if not one["most"] or widest <= one["most"]]
         least = min((one["most"] for one in fitting), default=0)
         return [one for one in fitting if one["most"] == least]
+
+    @property
+    def untuned(self) -> str:
+        """Why kernels have one configuration alone, where keys or values are too many."""
+        of = (one for kernel in self.plan["configurations"].values() for one in kernel)
+        most = max((one["most"] for one in of), default=0)
+        return (
+            f"{self.known['K']} keys and {self.known['V']} values of a head, where {most} are the "
+            f"most that configurations are for: kernels take small blocks, which are not tuned"
+        )
 
     def _length(self) -> int:
         """Steps of a chunk: what is chosen, the first of the plan, less for shorter sequences."""

@@ -1,7 +1,7 @@
 """Run the passes of a generated Triton module on tensors: launches, products and sums in order.
 
 Input: the module's ``PLAN`` and kernels, tensors by name. Output: tensors by name. Sizes of blocks
-and how many segments the steps are cut into follow from the call.
+and how many segments the steps are cut into follow from the call, and from what is chosen for it.
 """
 
 from __future__ import annotations
@@ -16,44 +16,17 @@ from torch import Tensor
 
 from cellgen.torch.chunks.rows import LEFT_OUT
 from cellgen.torch.cleared import ClearedLaunches
+from cellgen.torch.cuts import Cut, configurations, cut, size_of
 from cellgen.torch.memories import MemoryLaunches
 
 Operation: TypeAlias = Mapping[str, Any]  # a row of PLAN: strings, numbers, tuples, dicts
 Arrays: TypeAlias = MutableMapping[str, Tensor]
 
-PROGRAMS = 1024
-"""Programs of one warp that a device should have at hand; with fewer, steps are cut."""
-LEAST_STEPS = 64
-"""Steps of a segment at least."""
-FLAT_ROWS = 32
-"""Rows that one program of pointwise work goes through."""
-ON_THE_WAY = 64
-"""Numbers that a lane has on the way to it: registers, beside those that it computes in."""
-MOST_AHEAD = 16
-"""Steps that are loaded ahead at most."""
-FEW_SEGMENTS = 3
-"""Segments of a run that is configured as a call that has several."""
 CPU = torch.device("cpu")
 STEP_BEFORE = "step.before"
 """The array that says which steps are left out or begin anew."""
 NO_MEMORY = -1
 """In place of the number of a memory: an array of the whole plan."""
-
-
-WARP = 32
-WIDEST = 4
-"""Units of a program: so many for each lane of a warp at most."""
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How a launch is cut: all steps, those of a program, programs, units of each, steps ahead."""
-
-    steps: int
-    length: int
-    grid: tuple[int, int, int]
-    lanes: int
-    ahead: int
 
 
 @dataclass
@@ -88,13 +61,14 @@ class PlanRun:
         self.like = next(iter(self.arrays.values()))
         is_double = self.like.dtype == torch.float64
         self.sums = torch.float64 if is_double else torch.float32
-        self.spread_out = {n for n in self.arguments if len(self._axes(n)) > self.arrays[n].dim()}
+        self.spread_out = {n for n in self.arguments if len(self.axes(n)) > self.arrays[n].dim()}
         for name in self.arguments:
             self.arrays[name] = self._argument(name)
         nothing = torch.empty(1, dtype=torch.int32, device=self.like.device)
         self.arrays[STEP_BEFORE] = nothing if self.before is None else self.before
 
-    def _axes(self, name: str) -> Sequence[str]:
+    def axes(self, name: str) -> Sequence[str]:
+        """The axes of an array of the plan, by name."""
         plan = self.plan["arrays"].get(name)
         axes: Sequence[str] = plan["shape"] if plan is not None else ()
         return axes
@@ -104,7 +78,7 @@ class PlanRun:
         array = self.arrays[name]
         if name in self.spread_out:
             array = array.expand(self.sizes["T"], *array.shape)
-        if self.before is not None and "T" in self._axes(name):
+        if self.before is not None and "T" in self.axes(name):
             table = self.before.reshape(*self.before.shape, *(1,) * (array.dim() - 2))
             array = torch.where(table != LEFT_OUT, array, 0)
         return array.contiguous()
@@ -190,7 +164,11 @@ class PlanRun:
 
     def launch(self, launch: Operation) -> None:
         """Launch a kernel; that of whole segments first, where steps are cut."""
-        cut = self._cut(launch)
+        self.each(launch, self._launch)
+
+    def each(self, launch: Operation, call: Callable[..., object]) -> None:
+        """Call something with each kernel of a launch, its arrays, sizes, flags, and its cut."""
+        cut = self.cut_of(launch)
         rows = 1 if launch["is_flat"] else self.sizes["B"]
         self.sizes |= {"segments": cut.grid[2], "shares": cut.grid[2] * rows}
         for name in launch["arrays"].values():
@@ -199,31 +177,14 @@ class PlanRun:
         if launch["whole"]:
             self.arrays.pop(launch["whole_arrays"]["ends_ptr"], None)
             if cut.grid[2] > 1:
-                self._launch(launch["whole"], launch["whole_arrays"], launch["whole_dims"], (), cut)
-        self._launch(launch["kernel"], launch["arrays"], launch["dims"], launch["flags"], cut)
+                call(launch["whole"], launch["whole_arrays"], launch["whole_dims"], (), cut)
+        call(launch["kernel"], launch["arrays"], launch["dims"], launch["flags"], cut)
 
-    def _cut(self, launch: Operation) -> Cut:
-        call = self.call or self.sizes
-        lanes = WARP * max(1, min(WIDEST, size_of(launch["units"], call) // WARP))
-        programs = -(-size_of(launch["units"], self.sizes) // lanes)
-        steps, rows = self.sizes["T"], self.sizes["B"]
-        segments = 1
-        if launch["is_flat"]:
-            steps, rows = steps * rows, 1
-            segments = -(-steps // FLAT_ROWS)
-        elif launch["whole"]:
-            segments = self._segments(-(-size_of(launch["units"], call) // lanes), call)
-        streams = launch["streams"] + (self.before is not None)
-        length = -(-steps // max(1, segments))
-        grid = (programs, rows, -(-steps // length))
-        return Cut(steps, length, grid, lanes, self.ahead or _ahead(streams, lanes))
-
-    def _segments(self, programs: int, call: Mapping[str, int]) -> int:
-        steps = self.sizes["T"]
-        if self.segments:
-            return min(self.segments, steps)
-        segments = max(1, min(PROGRAMS // (programs * call["B"]), call["T"] // LEAST_STEPS))
-        return min(segments, steps if call is self.sizes else FEW_SEGMENTS)
+    def cut_of(self, launch: Operation) -> Cut:
+        """How a launch is cut by what is chosen for its kernel, else by the first configuration."""
+        settings = self.chosen.get(launch["kernel"]) or configurations(self.plan)[0]
+        gaps = self.before is not None
+        return cut(launch, self.sizes, self.call, settings, gaps, self.segments, self.ahead)
 
     def configuration(self) -> tuple[object, ...]:
         """What is compiled for the sizes of the run, beside these: a row for each launch."""
@@ -231,31 +192,35 @@ class PlanRun:
         rows: list[object] = ["with gaps", *resets] if self.before is not None else []
         for one in (*self.plan["forward"], *self.plan["backward"]):
             if one["op"] == "launch":
-                cut = self._cut(one)
+                cut = self.cut_of(one)
                 is_split = bool(one["whole"]) and cut.grid[2] > 1
-                rows.append((one["kernel"], cut.lanes, cut.ahead, is_split))
+                rows.append((one["kernel"], cut.lanes, cut.ahead, cut.warps, is_split))
         for plan in self.plan.get("memories", ()):
             kind = (self.like.dtype, CPU)
             memory = MemoryLaunches(self.module, plan, self.sizes, *kind, chosen=self.chosen)
             rows.append((memory.which(self.trains), sorted(memory.blocks.items())))
         return tuple(map(str, rows))
 
-    def _launch(
+    def _launch(self, kernel: str, *of: Any) -> None:
+        tensors, constants, grid = self.call_of(kernel, *of)
+        getattr(self.module, kernel)[grid](*tensors, **constants)
+
+    def call_of(
         self,
         kernel: str,
         arrays: Mapping[str, str],
         dims: Mapping[str, str],
         flags: tuple[str, ...],
         cut: Cut,
-    ) -> None:
+    ) -> tuple[list[object], dict[str, object], tuple[int, int, int]]:
+        """What a kernel is handed, and its programs."""
         choices: dict[str, object] = {"SPLIT": cut.grid[2] > 1, "SAVE": self.trains}
         constants: dict[str, object] = {name: self.sizes[dim] for name, dim in dims.items()}
         constants |= {flag: choices[flag] for flag in flags}
-        constants |= {"AHEAD": cut.ahead, "UNITS": cut.lanes}
+        constants |= {"AHEAD": cut.ahead, "UNITS": cut.lanes, "num_warps": cut.warps}
         constants |= {"DOUBLE": self.sums == torch.float64, "GAPS": self.before is not None}
         tensors = [self.at(name) for name in arrays.values()]
-        run = getattr(self.module, kernel)[cut.grid]
-        run(*tensors, cut.steps, cut.length, **constants, num_warps=1)
+        return [*tensors, cut.steps, cut.length], constants, cut.grid
 
     def memory(self, one: Operation) -> None:
         """A matrix memory over all steps: forward, then back with what that pass kept."""
@@ -363,32 +328,6 @@ def _named_by(one: Operation) -> set[str]:
     if one["op"] == "launch":
         return {*one["arrays"].values(), *one["whole_arrays"].values()}
     return {one[place] for place in ("left", "right", "into", "of") if place in one}
-
-
-def _ahead(streams: int, lanes: int) -> int:
-    """Steps that are loaded ahead: a power of two, as many as registers hold.
-
-    >>> _ahead(2, 128), _ahead(4, 128), _ahead(2, 32), _ahead(40, 128)
-    (8, 4, 16, 1)
-    """
-    most = min(MOST_AHEAD, ON_THE_WAY * WARP // (max(1, streams) * lanes))
-    return 1 << max(0, most.bit_length() - 1)
-
-
-def size_of(text: str, sizes: Mapping[str, int]) -> int:
-    """A length, by sizes of dimensions.
-
-    >>> size_of("2*H + I", {"H": 3, "I": 4})
-    10
-    """
-    total = 0
-    for term in text.replace("(", "").replace(")", "").split("+"):
-        product = 1
-        for factor in term.split("*"):
-            name = factor.strip()
-            product *= int(name) if name.isdigit() else sizes[name]
-        total += product
-    return total
 
 
 _OPERATIONS: Mapping[str, Callable[[PlanRun, Operation], None]] = {

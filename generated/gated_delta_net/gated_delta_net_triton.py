@@ -2177,4 +2177,14 @@ PLAN = {
       },
     },
   ),
+  'rows': {
+    'blocks': (
+      {'units': 4, 'warps': 1, 'ahead': 16},
+      {'units': 2, 'warps': 1, 'ahead': 16},
+      {'units': 1, 'warps': 1, 'ahead': 16},
+      {'units': 1, 'warps': 4, 'ahead': 16},
+      {'units': 2, 'warps': 4, 'ahead': 8},
+    ),
+    'programs': (1024, 4096, 0),
+  },
 }

@@ -17,9 +17,10 @@ from cellgen.proof.machine.compiled import (
     SpecialisedKernel,
     compile_kernels,
 )
-from cellgen.torch.passes import _ahead
+from cellgen.targets.triton.passes import Passes
+from cellgen.targets.triton.plan import literal
+from cellgen.torch.cuts import configurations, cut
 
-UNITS = 128
 CELLS = ("min_gru", "rwkv4")
 OTHERS = ("qrnn", "min_lstm", "min_gru_log", "lru", "rg_lru", "s5")
 
@@ -27,31 +28,38 @@ OTHERS = ("qrnn", "min_lstm", "min_gru_log", "lru", "rg_lru", "s5")
 TYPES = {"sums": "*fp32", "int32": "*i32"}
 
 
-def specialised(name: str, dtype: str, gaps: bool = False) -> list[SpecialisedKernel]:
-    """The kernels of a cell as a call of many units has them compiled."""
+CONFIGURATIONS = configurations(literal(Passes((), (), (), {}, (), ())))
+TRIED = [one for one in CONFIGURATIONS if one["programs"] == CONFIGURATIONS[0]["programs"]]
+
+
+def specialised(
+    name: str,
+    dtype: str,
+    gaps: bool = False,
+    settings: dict[str, int] = CONFIGURATIONS[0],
+    kinds: tuple[bool, ...] = (False, True),
+) -> list[SpecialisedKernel]:
+    """The kernels of a cell as a call of many units has them compiled; ``kinds``: flat or not."""
     kernel = cellgen.load(name, "triton")
     plan, kernels = kernel.module.PLAN, []
     for one in (*plan["forward"], *plan["backward"]):
-        if one["op"] != "launch":
+        if one["op"] != "launch" or one["is_flat"] not in kinds:
             continue
         spelled = [(one["kernel"], one["arrays"], one["dims"], one["flags"])]
         if one["whole"]:
             spelled.append((one["whole"], one["whole_arrays"], one["whole_dims"], ()))
+        sizes = dict.fromkeys(one["dims"].values(), 1024) | {"T": 4096, "B": 1}
+        how = cut(one, sizes, {}, settings, gaps)
         for function, arrays, dims, flags in spelled:
             types = {
                 parameter: TYPES.get(plan["arrays"][array]["dtype"], dtype)
                 for parameter, array in arrays.items()
             }
             constants = dict.fromkeys(dims, 1024) | dict.fromkeys(flags, True)
-            constants |= {
-                "AHEAD": _ahead(one["streams"] + gaps, UNITS),
-                "UNITS": UNITS,
-                "DOUBLE": False,
-                "GAPS": gaps,
-            }
+            constants |= {"AHEAD": how.ahead, "UNITS": how.lanes, "DOUBLE": False, "GAPS": gaps}
             signature = {**types, "T": "i32", "LENGTH": "i32"}
             path = str(kernel.build().path)
-            kernels.append(SpecialisedKernel(path, function, signature, constants, 1, 1))
+            kernels.append(SpecialisedKernel(path, function, signature, constants, how.warps, 1))
     return kernels
 
 
@@ -76,3 +84,23 @@ def test_nothing_is_spilt_where_steps_are_left_out(name: str) -> None:
     kernels = specialised(name, "*bf16", gaps=True)
     for kernel, made in zip(kernels, compile_kernels(kernels, HOPPER), strict=True):
         assert resources(made.binary).stack == 0, kernel.kernel
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        pytest.param(
+            name, one, marks=[] if (name, one) == ("min_gru", TRIED[3]) else pytest.mark.slow
+        )
+        for name in (*CELLS, *OTHERS)
+        for one in TRIED[1:]
+    ],
+    ids=str,
+)
+def test_nothing_is_spilt_by_a_configuration_that_is_tried(
+    name: str, settings: dict[str, int]
+) -> None:
+    kernels = specialised(name, "*bf16", True, settings, kinds=(False,))
+    for kernel, made in zip(kernels, compile_kernels(kernels, HOPPER), strict=True):
+        assert resources(made.binary).stack == 0, kernel.kernel
+        assert made.shared == 0

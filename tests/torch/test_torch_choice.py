@@ -16,12 +16,13 @@ pytest.importorskip("triton")
 import cellgen.torch  # noqa: E402
 from cellgen.runtime.build import cache  # noqa: E402
 from cellgen.runtime.progress import CallProgress, progress  # noqa: E402
-from cellgen.torch import choice, first_use, launched  # noqa: E402
+from cellgen.torch import choice, cuts, first_use, launched, passes, timed  # noqa: E402
 from cellgen.torch.choice import Candidate  # noqa: E402
 from cellgen.torch.errors import DeviceRunError, WrongKernelsError  # noqa: E402
 from tests.torch.drawn import drawn  # noqa: E402
 
 SIZES = {"T": 3, "B": 2, "N": 2, "K": 16, "D": 16, "I": 8}
+SCAN = {"T": 3, "B": 1, "H": 70, "I": 2}
 WARPS, LENGTHS = (4, 2), (16, 32)
 
 
@@ -41,7 +42,7 @@ class Planted:
     def time(self, candidate: Candidate) -> float:
         self.timed.append(candidate)
         words = [candidate.kernel.partition("_")[2], *candidate.settings.items()]
-        reads = [row["constants"].get("READS") for row in candidate.rows]
+        reads = [row.get("constants", {}).get("READS") for row in candidate.rows]
         words += ["reads"] * (True in reads) + ["only writes"] * (reads == [False])
         if any(set(of) <= set(words) for of in self.fails):
             raise RuntimeError("out of resource: shared memory")
@@ -56,6 +57,8 @@ def facts(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, dict[str, objec
     monkeypatch.setattr(first_use, "STEPS", 5)
     monkeypatch.setenv("CELLGEN_PROVE", "0")
     monkeypatch.setenv("CELLGEN_TUNE", "1")
+    monkeypatch.setattr(cuts, "LEAST_STEPS", 1)
+    launched.module_of(cellgen.torch.function("min_gru").known)
     plan = launched.module_of(cellgen.torch.function("gla").known).PLAN  # that keeps facts, too
     monkeypatch.setattr(cache, "recall", kept.get)
     monkeypatch.setattr(cache, "remember", kept.__setitem__)
@@ -76,6 +79,12 @@ def configurations(kernel: str) -> tuple[dict[str, object], ...]:
         for length in LENGTHS
         for w in WARPS
     )
+
+
+def called_scan(form: str = "scan", trains: bool = True) -> object:
+    cell = cellgen.torch.function("min_gru", form="scan")
+    with torch.set_grad_enabled(trains):
+        return cell(**drawn(cell, **SCAN), form=form)
 
 
 def forget() -> None:
@@ -360,6 +369,94 @@ def test_a_call_without_gradients_saves_nothing_and_compares_no_gradient(
     assert passes
 
 
+# --- scans ---------------------------------------------------------------------------------------
+
+
+def test_both_passes_of_a_scan_take_the_segments_of_least_time_together(
+    monkeypatch: pytest.MonkeyPatch, facts: dict[str, dict[str, object]]
+) -> None:
+    """Steps in segments are best for the forward pass, whole ones for both."""
+    slow = {("1", ("programs", 0)): 1.0, ("1_back", ("programs", 1024)): 3.0}
+    narrow = {("1", ("units", 1), ("warps", 1)): -0.5, ("1_back", ("units", 4)): -0.5}
+    timer = planted(monkeypatch, times=slow | narrow)
+    result, expected = called_scan(), called_scan("step")
+    assert taken(result) == {
+        "1": {"units": 1, "warps": 1, "ahead": 16, "programs": 0},
+        "1_back": {"units": 4, "warps": 1, "ahead": 16, "programs": 0},
+    }
+    assert timer.prepared == timer.timed
+    alike = [(one.kernel, one.launches.run.cut_of(*one.rows)) for one in timer.timed]
+    assert len(set(alike)) == len(alike)  # what is cut alike is timed once
+    assert torch.allclose(result.h, expected.h, rtol=1e-11, atol=1e-13)
+    many = len(timer.timed)
+    forget()  # another process
+    assert called_scan().configuration == result.configuration
+    assert len(timer.timed) == many
+    assert taken(called_scan(trains=False))["1"]["programs"] == 1024
+
+
+def test_every_configuration_of_a_scan_gives_the_results_of_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Launched as candidates are: on the arrays of the call, with segments of their own."""
+    expected = called_scan("step").h
+    formed: list[object] = []
+
+    def launched_once(candidate: Candidate) -> float:
+        formed.append(candidate.launches.run.arrays["h"].zero_())
+        candidate.launch()
+        assert torch.allclose(formed[-1], expected, rtol=1e-11, atol=1e-13)
+        return 1.0
+
+    timer = planted(monkeypatch)
+    timer.time = launched_once
+    called_scan(trains=False)
+    assert len(formed) > 4
+    assert all(array is formed[0] for array in formed)  # no more memory than one pass takes
+
+
+def test_a_wrong_configuration_of_a_scan_is_replaced_by_the_next_best(
+    monkeypatch: pytest.MonkeyPatch,
+    facts: dict[str, dict[str, object]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its kernels with four warps are wrong: the comparison with the equations says so."""
+    monkeypatch.setenv("CELLGEN_PROVE", "1")
+    planted(monkeypatch, times={(("warps", 1),): 1.0, (("warps", 2),): 1.0})
+    right = passes.PlanRun.forward
+
+    def wrong(run: passes.PlanRun) -> dict[str, object]:
+        many = run.chosen["rows_1"]["warps"]
+        return {name: result * (1.01 if many > 1 else 1) for name, result in right(run).items()}
+
+    monkeypatch.setattr(passes.PlanRun, "forward", wrong)
+    monkeypatch.setattr(choice, "MOST_COMPARED", 9)
+    result = called_scan(trains=False)
+    assert taken(result)["1"]["warps"] == 1
+    assert "from the equations" in caplog.text
+    assert "the next best configuration is taken" in caplog.text
+    (kept,) = [fact for key, fact in facts.items() if key.startswith("chosen-")]
+    assert kept["choices"][0]["blocks"]["rows_1"]["warps"] == 1  # what was wrong is forgotten
+
+
+def test_an_untuned_scan_takes_the_first_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELLGEN_TUNE", "0")
+    timer = planted(monkeypatch)
+    assert called_scan().configuration == ""
+    assert timer.timed == []
+
+
+def test_more_keys_than_configurations_are_for_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    timer = planted(monkeypatch)
+    result = called(T=2, B=1, N=1, K=65)
+    said = "65 keys and 16 values of a head, where 64 are the most that configurations are for"
+    assert result.configuration.startswith(said)
+    assert f"gla: {said}" in caplog.text
+    assert timer.timed == []
+
+
 # --- how times are taken on a device -------------------------------------------------------------
 
 
@@ -393,7 +490,7 @@ def test_a_time_is_the_median_of_some_launches(
     watch = Stopwatch(iter([50.0, once, *late]))  # the first launch loads the kernel
     monkeypatch.setattr(torch.cuda, "Event", watch.event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    timer = choice.DeviceTimer(torch.device("cpu"))
+    timer = timed.DeviceTimer(torch.device("cpu"))
     timer._flushed = watch
     assert timer.time(Candidate(watch, "s_scan", {}, ())) == pytest.approx(once)
     assert watch.flushes == rounds + 1
@@ -403,7 +500,7 @@ def test_a_time_is_the_median_of_some_launches(
 def test_candidates_compile_beside_each_other_and_a_wrong_one_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(choice, "_workers", lambda: 3)
+    monkeypatch.setattr(timed, "_workers", lambda: 3)
     meet = Barrier(3, timeout=20)
     made: list[int] = []
 
@@ -419,7 +516,7 @@ def test_candidates_compile_beside_each_other_and_a_wrong_one_is_left_out(
 
     every = [Candidate(Memory(), "s_scan", {}, rows) for rows in ("", "wrong", "")]
     with progress("choosing") as bar:
-        found = choice.DeviceTimer(torch.device("cpu")).prepare(every, bar)
+        found = timed.DeviceTimer(torch.device("cpu")).prepare(every, bar)
     assert not meet.broken
     assert found == [every[0], every[2]]
 
@@ -427,10 +524,10 @@ def test_candidates_compile_beside_each_other_and_a_wrong_one_is_left_out(
 def test_where_compiling_takes_too_long_the_first_of_each_list_are_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(choice, "_workers", lambda: 1)
-    monkeypatch.setattr(choice, "PATIENCE", -1.0)
+    monkeypatch.setattr(timed, "_workers", lambda: 1)
+    monkeypatch.setattr(timed, "PATIENCE", -1.0)
     memory = SimpleNamespace(make=lambda rows: None, compile=lambda rows: None)
     every = [Candidate(memory, of, {}, (), place) for of in ("scan", "back") for place in (0, 1)]
     with progress("choosing") as bar:
-        found = choice.DeviceTimer(torch.device("cpu")).prepare(every, bar)
+        found = timed.DeviceTimer(torch.device("cpu")).prepare(every, bar)
     assert found == [every[0], every[2]]

@@ -66,6 +66,14 @@ def test_kernels_give_what_steps_give(options: dict[str, object]) -> None:
     assert max(float((a - b).detach().abs().max()) for a, b in pairs) <= BAR
 
 
+def test_units_between_powers_of_two_are_units_of_programs() -> None:
+    """Triton has vectors of powers of two alone: 96 units are two programs of 64."""
+    cell = cellgen.torch.function("min_gru", form="scan")
+    tensors = drawn(cell, **(SIZES | {"T": 2, "H": 96}))
+    found, expected = cell(**tensors).h, cell(**tensors, form="step").h
+    assert (found - expected).abs().max() <= BAR
+
+
 def test_a_gradient_that_is_differentiated_goes_by_torch_and_says_so() -> None:
     cell = cellgen.torch.function("min_gru", form="scan")
 

@@ -18,7 +18,8 @@ from cellgen.program.interpret import shape_sizes  # noqa: E402
 from cellgen.proof.machine.launched import check_machine_code  # noqa: E402
 from cellgen.proof.watched import Watch, watched  # noqa: E402
 from cellgen.torch.chunks.rows import Gaps  # noqa: E402
-from cellgen.torch.passes import PlanRun, size_of  # noqa: E402
+from cellgen.torch.cuts import size_of  # noqa: E402
+from cellgen.torch.passes import PlanRun  # noqa: E402
 
 SIZES = {"B": 2, "I": 3, "H": 40, "P": 40, "N": 1, "K": 12, "D": 20, "R": 4}
 """Units that are no multiple of a warp: masks have to hold."""

@@ -17,7 +17,13 @@ from cellgen.program.chunks.layers import LinearScan, MaxPlusScan, Memory
 from cellgen.program.ssa import Program, Statement
 from cellgen.targets.target import NotYet
 from cellgen.targets.triton.memory import MemoryKernels, memory_kernels
-from cellgen.targets.triton.plan import STEP_BEFORE, BufferRole, LayerPlan
+from cellgen.targets.triton.plan import (
+    STEP_BEFORE,
+    BufferRole,
+    LayerPlan,
+    RowBlock,
+    RowConfigurations,
+)
 from cellgen.targets.triton.rows import (
     NOT_SPELLED,
     RowKernel,
@@ -28,6 +34,11 @@ from cellgen.targets.triton.rows import (
 )
 from cellgen.targets.triton.scan import RowSpelling
 from cellgen.targets.triton.scan_text import RowKernelSource, width_text
+
+BLOCKS = ((4, 1, 16), (2, 1, 16), (1, 1, 16), (1, 4, 16), (2, 4, 8))
+"""Units of a lane, warps, steps ahead. The first ran on an H200 (lab note 19); the others are
+guesses, which a call times. None spills."""
+CONFIGURATIONS = RowConfigurations(tuple(RowBlock(*one) for one in BLOCKS), (1024, 4096, 0))
 
 
 @dataclass(frozen=True)
@@ -115,7 +126,10 @@ Operation: TypeAlias = RowLaunch | RowProduct | SumOver | RowSpread | MemoryPass
 
 @dataclass(frozen=True)
 class Passes:
-    """What a module says of a cell: ``outputs``, ``last`` and ``gradients`` are names."""
+    """What a module says of a cell: ``outputs``, ``last`` and ``gradients`` are names.
+
+    ``rows`` are configurations of kernels over rows and units; memories have their own.
+    """
 
     outputs: tuple[str, ...]
     last: tuple[str, ...]
@@ -124,6 +138,7 @@ class Passes:
     forward: tuple[Operation, ...]
     backward: tuple[Operation, ...]
     memories: tuple[LayerPlan, ...] = ()
+    rows: RowConfigurations = CONFIGURATIONS
 
 
 class Ordering:

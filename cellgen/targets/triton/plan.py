@@ -113,6 +113,27 @@ class Configuration:
 
 
 @dataclass(frozen=True)
+class RowBlock:
+    """Units of a lane, warps of a program, steps that are loaded ahead if registers hold them."""
+
+    units: int
+    warps: int
+    ahead: int
+
+
+@dataclass(frozen=True)
+class RowConfigurations:
+    """How kernels over rows and units may be cut. The first of each is taken unmeasured.
+
+    With fewer than ``programs`` of one warp the steps of a linear scan are cut into segments: that
+    reads streams twice; 0 never does. Both passes of a scan take the same.
+    """
+
+    blocks: tuple[RowBlock, ...]
+    programs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class LayerPlan:
     """One layer: its kernels over all steps.
 

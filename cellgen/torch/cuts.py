@@ -1,0 +1,114 @@
+"""Cut the launches of kernels over rows and units: units of a program, segments, loads ahead.
+
+Input: a launch of a plan, sizes of a call, a configuration of the plan. Output: ``Cut``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+LEAST_STEPS = 64
+"""Steps of a segment at least."""
+FLAT_ROWS = 32
+"""Rows that one program of pointwise work goes through."""
+ON_THE_WAY = 64
+"""Numbers that a lane has on the way to it: registers, beside those that it computes in."""
+FEW_SEGMENTS = 3
+"""Segments of a run that is configured as a call that has several."""
+WARP, UNITS = 32, 4
+"""Lanes, and units of a lane by which segments are counted."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a launch is cut: all steps, those of a program, programs, units of each, steps ahead."""
+
+    steps: int
+    length: int
+    grid: tuple[int, int, int]
+    lanes: int
+    ahead: int
+    warps: int
+
+
+def cut(
+    launch: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    call: Mapping[str, int],
+    settings: Mapping[str, int],
+    gaps: bool,
+    segments: int = 0,
+    ahead: int = 0,
+) -> Cut:
+    """Cut a launch by a configuration.
+
+    ``call`` are the sizes by which it is chosen, where these are not the run's; ``segments`` and
+    ``ahead`` are what a caller wants in place of what follows, 0 for nothing.
+    """
+    of = call or sizes
+    lanes, warps = lanes_of(size_of(launch["units"], of), settings["units"], settings["warps"])
+    programs = -(-size_of(launch["units"], sizes) // lanes)
+    steps, rows, many = sizes["T"], sizes["B"], 1
+    if launch["is_flat"]:
+        steps, rows = steps * rows, 1
+        many = -(-steps // FLAT_ROWS)
+    elif launch["whole"]:
+        least = segments or segments_of(launch, of, settings["programs"])
+        many = min(least, steps if segments or not call else FEW_SEGMENTS)
+    length = -(-steps // max(1, many))
+    grid = (programs, rows, -(-steps // length))
+    streams = launch["streams"] + gaps
+    steps_ahead = ahead or ahead_of(streams, lanes // (WARP * warps), settings["ahead"])
+    return Cut(steps, length, grid, lanes, steps_ahead, warps)
+
+
+def lanes_of(units: int, of_lane: int, warps: int) -> tuple[int, int]:
+    """Units of a program and its warps: powers of two, no more of either than there are units for.
+
+    >>> lanes_of(1024, 4, 1), lanes_of(100, 4, 1), lanes_of(100, 1, 4), lanes_of(8, 4, 4)
+    ((128, 1), (64, 1), (64, 2), (32, 1))
+    """
+    most = max(WARP, 1 << (units.bit_length() - 1))
+    warps = min(warps, most // WARP)
+    return min(WARP * warps * of_lane, most), warps
+
+
+def segments_of(launch: Mapping[str, Any], call: Mapping[str, int], programs: int) -> int:
+    """Segments that fill a device, both passes of a scan alike, whatever units a program has."""
+    units = size_of(launch["units"], call)
+    whole = -(-units // lanes_of(units, UNITS, 1)[0]) * call["B"]
+    return max(1, min(programs // whole, call["T"] // LEAST_STEPS))
+
+
+def ahead_of(streams: int, units: int, most: int) -> int:
+    """Steps that are loaded ahead: a power of two, as many as registers of a lane hold.
+
+    >>> ahead_of(2, 4, 16), ahead_of(4, 4, 16), ahead_of(2, 1, 16), ahead_of(40, 4, 16)
+    (8, 4, 16, 1)
+    """
+    most = min(most, ON_THE_WAY // (max(1, streams) * max(1, units)))
+    return 1 << max(0, most.bit_length() - 1)
+
+
+def configurations(plan: Mapping[str, Any]) -> list[Mapping[str, int]]:
+    """Every configuration of kernels over rows and units, the first one first."""
+    rows = plan["rows"]
+    return [{**one, "programs": many} for many in rows["programs"] for one in rows["blocks"]]
+
+
+def size_of(text: str, sizes: Mapping[str, int]) -> int:
+    """A length, by sizes of dimensions.
+
+    >>> size_of("2*H + I", {"H": 3, "I": 4})
+    10
+    """
+    total = 0
+    for term in text.replace("(", "").replace(")", "").split("+"):
+        product = 1
+        for factor in term.split("*"):
+            name = factor.strip()
+            product *= int(name) if name.isdigit() else sizes[name]
+        total += product
+    return total
