@@ -18,6 +18,7 @@ import torch
 
 from cellgen.cells import SHIPPED
 from tests.program.test_chunk_programs import OWN
+from tests.quick_interpreter import quickly
 from tests.targets.triton_memories import Case, Sizes, errors
 
 
@@ -27,7 +28,7 @@ def main(cases_of: str) -> None:
     torch.use_deterministic_algorithms(True)  # new tensors are NaN: nothing unwritten is read
     warnings.simplefilter("ignore")  # products of marked rows overflow, and are done again
     cells = {one.definition.name: one for one in (*SHIPPED, *OWN)}
-    with tempfile.TemporaryDirectory() as folder:
+    with quickly(), tempfile.TemporaryDirectory() as folder:
         for name, cases in json.loads(cases_of).items():
             for case in cases:
                 sizes = Sizes(**case.pop("sizes", {}))

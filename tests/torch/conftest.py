@@ -3,8 +3,33 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
+
+from tests.conftest import asks_for_slow_tests
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have inductor write code of no vectors, unless slow tests are asked for.
+
+    It compiles ten programs to find out which of this machine's vectors its compiler knows.
+    """
+    if not asks_for_slow_tests(config.option.markexpr):
+        os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def the_interpreter_of_triton_is_quick() -> Iterator[None]:
+    """Let it keep what it finds, where there is one."""
+    if find_spec("triton") is None:
+        yield
+        return
+    from tests.quick_interpreter import quickly  # it imports triton
+
+    with quickly():
+        yield
 
 
 @pytest.fixture
