@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from sympy import Expr, Pow, preorder_traversal
 
 from cellgen.language.ops import Pointwise
@@ -37,6 +39,7 @@ def elements(value: Value) -> int:
     return count
 
 
+@cache
 def _units(axis: Expr) -> int:
     return int(axis.subs(dict.fromkeys(axis.free_symbols, NOMINAL_UNITS)))
 

@@ -18,7 +18,7 @@ rectangle by rectangle (``panels``). Four rules hold:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
@@ -140,6 +140,7 @@ class _PlanMemory:
 
     plan: DeviceTimePlan
     written: dict[StepOfArray, list[_Columns]] = field(default_factory=dict)
+    known: dict[int, tuple[Sequence[MemoryAccess], str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         links = self.plan.options.programs.links
@@ -180,10 +181,16 @@ class _PlanMemory:
         else:
             yield rows.array, rows.of_caller, 0
 
+    def _known(self, stage: AnyStage) -> tuple[Sequence[MemoryAccess], str]:
+        """What a stage touches and how it is called, which are the same at each step."""
+        if id(stage) not in self.known:
+            self.known[id(stage)] = list(accesses(stage)), _name(stage)
+        return self.known[id(stage)]
+
     def follow(self, stage: AnyStage, step: int, manner: str = "") -> None:
         """Follow a stage: its reads, then its writes."""
-        touched = list(accesses(stage))
-        name = f"{manner}{_name(stage)}"
+        touched, name = self._known(stage)
+        name = f"{manner}{name}"
         for access in touched:
             if not access.writes:
                 self.read(access, step, name)

@@ -261,7 +261,7 @@ class HeldWriter:
             yield Piece("thread", ["{", *end, *self._formed(array, name), "}"])
 
     def _needed(self, loads: list[str], kept: Iterable[Line], stage: HeldLoop) -> list[str]:
-        read = {v for line in kept for v in line.statement.expression.atoms(Value)}
+        read = {v for line in kept for v in line.statement.operands}
         return [t for t, load in zip(loads, stage.loads, strict=True) if load.value in read]
 
     def _line(self, line: Line, stage: HeldLoop, sums: Mapping[Line, HeldSum]) -> list[str]:
