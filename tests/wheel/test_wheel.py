@@ -97,9 +97,10 @@ def test_the_lowest_level_is_near_a_kernel_that_is_compiled_here(unpacked: Path)
 
 def test_near_is_within_roundings() -> None:
     one = np.ones(3, np.float32)
-    assert bits.near(one, one + np.float32(4e-6))
-    assert not bits.near(one, one + np.float32(1e-5))
-    assert not bits.near(one, one[:2])
+    assert bits.near(one, one + np.float32(4e-6), one)
+    assert not bits.near(one, one + np.float32(1e-5), one)
+    assert bits.near(one, one + np.float32(1e-5), one + np.float32(2e-6))
+    assert not bits.near(one, one[:2], one)
 
 
 def test_a_cell_of_ones_own_has_its_scalars(package: ModuleType, tmp_path: Path) -> None:
