@@ -6,6 +6,11 @@
  *     in a cluster       levels * 1300 + (KB of operands) * 30 + (KB of weights) * 25
  *     of float           levels * 1000 + (KB of operands) * 111 + (KB of weights) * 19 over the device,
  *                        levels * 1300 + (KB of operands) * 30 + (KB of weights) * 36 in a cluster
+ * float on matrix units has the terms of multiply-adds with what is counted otherwise, at 1.755 GHz: estimates,
+ * of which no device has timed any. A KB of weights, 256 numbers, is 4096 multiply-adds, 32 cycles of a processor;
+ * the 12 (4) products of fragments of parts (tf32) take 24 (8). A KB of operands takes an octet 64 cycles to read
+ * by multiply-adds, 8 as fragments, and 21 (4) to split. The terms of a cluster have the reading with the weights,
+ * 2 KB of which come to a KB of operands
  * with the weights and the operands of a block, and groups that share blocks take turns. Launch by launch
  * it is
  *     launches * 2600 + (bytes of weights) / 3500 + rows * products / 200000 (8000 of float)
@@ -43,14 +48,17 @@ inline bool cellgen_asks_to_stay(int tier)
 #define CELLGEN_LAUNCHED_PRODUCTS_PER_NS 200000.0
 #define CELLGEN_LAUNCHED_FLOAT_PRODUCTS_PER_NS 8000.0
 enum { CELLGEN_MEASURED_CAPABILITY = 90 };
-/* Nanoseconds of a level, of a KB of operands and of weights: by element and whether in a cluster. */
+/* Nanoseconds of a level, of a KB of operands and of weights in their element type: of 16 bits, then of float by
+ * how it is multiplied, and whether in a cluster. */
 struct cellgen_staying_costs {
     double level, operand, weight;
 };
-inline cellgen_staying_costs cellgen_costs_of(int element_bytes, bool in_cluster)
+inline cellgen_staying_costs cellgen_costs_of(int element_bytes, int products, bool in_cluster)
 {
-    static const cellgen_staying_costs of[2][2] = {{{2000, 32, 12}, {1300, 30, 25}}, {{1000, 111, 19}, {1300, 30, 36}}};
-    return of[element_bytes == 4][in_cluster];
+    static const cellgen_staying_costs of_16_bits[2] = {{2000, 32, 12}, {1300, 30, 25}};
+    static const cellgen_staying_costs of_float[3][2] = {
+        {{1000, 111, 19}, {1300, 30, 36}}, {{1000, 91, 14}, {1300, 30, 22}}, {{1000, 82, 5}, {1300, 30, 8}}};
+    return element_bytes == 4 ? of_float[products][in_cluster] : of_16_bits[in_cluster];
 }
 enum { CELLGEN_LARGEST_CLUSTER = 8, CELLGEN_FEWEST_STEPS = 8, CELLGEN_PIECES_OF_THREAD = 8 };
 #if defined(CELLGEN_EMULATED)
@@ -119,7 +127,7 @@ template <typename E>
 inline double cellgen_ns_together(const cellgen_layer_size &layer, const cellgen_together &how, int64_t weights)
 {
     const int64_t groups = (layer.rows + CELLGEN_GROUP - 1) / CELLGEN_GROUP;
-    const cellgen_staying_costs costs = cellgen_costs_of((int)sizeof(E), how.cluster > 1);
+    const cellgen_staying_costs costs = cellgen_costs_of((int)sizeof(E), how.products, how.cluster > 1);
     const double one = layer.levels * costs.level
         + ((double)layer.operands * costs.operand + (double)weights * costs.weight) / 1024;
     return one * (double)((groups + how.sets - 1) / how.sets);
@@ -146,8 +154,7 @@ inline bool cellgen_all_run_at_once(
 }
 
 /* How a layer can be there in the fastest way of one kind, by the model; nanoseconds, 0: in none.
- * `shared` and `weights` are bytes of a block, by how is multiplied, blocks, threads and buffers. The times are
- * those of multiply-adds: no device has timed the others. */
+ * `shared` and `weights` are bytes of a block, by how is multiplied, blocks, threads and buffers. */
 template <typename E, typename S, typename W>
 inline double cellgen_best_together(
     const cellgen_layer_size &layer, const cellgen_device_size &device, bool in_cluster, int products,

@@ -8,7 +8,8 @@
  * CELLGEN_PRODUCTS (nvcc.py) names one of the last two, for layers whose weights fit so.
  *
  * Fragments are those of cellgen_persist.cuh: of a block of 32 factors, lane (g, t) has the neighbours from
- * 8 t on of row g. Eight numbers of float become `pieces` of 16 bytes. */
+ * 8 t on of row g. Eight numbers of float become `pieces` of 16 bytes, of which a lane has `at_once`: those that
+ * meet all others of their eight, or a part of the eight, which needs fewer registers. */
 #ifndef CELLGEN_PERSIST_PRODUCTS_CUH
 #define CELLGEN_PERSIST_PRODUCTS_CUH
 
@@ -46,7 +47,7 @@ inline __device__ void cellgen_multiply(float (&c)[4], const uint4 &low, const u
 template <int products> struct cellgen_fragments;
 
 template <> struct cellgen_fragments<CELLGEN_PARTS> {
-    enum { pieces = 3 };
+    enum { pieces = 3, at_once = 3 };
 
     /* Two numbers, rounded, and what is left of them. */
     static inline __device__ uint32_t taken(float &first, float &second)
@@ -63,8 +64,16 @@ template <> struct cellgen_fragments<CELLGEN_PARTS> {
         for (int part = 0; part < pieces; ++part)
             to[part] = uint4{taken(x[0], x[1]), taken(x[2], x[3]), taken(x[4], x[5]), taken(x[6], x[7])};
     }
+    /* Eight neighbours of a row. */
+    static inline __device__ void take(const uint4 *from, int, uint4 (&to)[at_once])
+    {
+        const uint4 bits[2] = {from[0], from[1]};
+        float x[8];
+        memcpy(x, bits, sizeof bits);
+        split(x, to);
+    }
     static inline __device__ void add(
-        float (&c)[4], const uint4 (&low)[pieces], const uint4 (&high)[pieces], const uint4 (&w)[pieces])
+        float (&c)[4], const uint4 (&low)[at_once], const uint4 (&high)[at_once], const uint4 (&w)[at_once])
     {
         CELLGEN_UNROLL
         for (int both = pieces - 1; both >= 0; --both)
@@ -75,21 +84,28 @@ template <> struct cellgen_fragments<CELLGEN_PARTS> {
 };
 
 template <> struct cellgen_fragments<CELLGEN_TF32> {
-    enum { pieces = 2 };
+    enum { pieces = 2, at_once = 1 };
 
     static inline __device__ void split(float (&x)[8], uint4 (&to)[pieces])
     {
         CELLGEN_UNROLL
-        for (int half = 0; half < pieces; ++half) {
-            const float *const own = x + half * 4;
-            to[half] = uint4{cellgen_tf32(own[0]), cellgen_tf32(own[1]), cellgen_tf32(own[2]), cellgen_tf32(own[3])};
-        }
+        for (int half = 0; half < pieces; ++half) to[half] = rounded(x + half * 4);
+    }
+    static inline __device__ uint4 rounded(const float *x)
+    {
+        return uint4{cellgen_tf32(x[0]), cellgen_tf32(x[1]), cellgen_tf32(x[2]), cellgen_tf32(x[3])};
+    }
+    /* Four neighbours, those of a half. */
+    static inline __device__ void take(const uint4 *from, int half, uint4 (&to)[at_once])
+    {
+        float x[4];
+        memcpy(x, from + half, sizeof x);
+        to[0] = rounded(x);
     }
     static inline __device__ void add(
-        float (&c)[4], const uint4 (&low)[pieces], const uint4 (&high)[pieces], const uint4 (&w)[pieces])
+        float (&c)[4], const uint4 (&low)[at_once], const uint4 (&high)[at_once], const uint4 (&w)[at_once])
     {
-        CELLGEN_UNROLL
-        for (int half = 0; half < pieces; ++half) cellgen_multiply<float>(c, low[half], high[half], w[half]);
+        cellgen_multiply<float>(c, low[0], high[0], w[0]);
     }
 };
 

@@ -122,26 +122,21 @@ template <int products, int slots> struct cellgen_sums<float, products, slots> :
         const uint4 *weights = held + (mine.octet * blocks + begin) * of_block + my.lane;
         CELLGEN_NO_UNROLL
         for (rows += begin * 8; rows < end; rows += 8, weights += of_block) {
-            uint4 low[fragments::pieces], high[fragments::pieces];
-            split(rows, low);
-            split(rows + further, high);
             CELLGEN_UNROLL
-            for (int slot = 0; slot < slots; ++slot) {
-                uint4 w[fragments::pieces];
+            for (int turn = 0; turn < fragments::pieces; turn += fragments::at_once) {
+                uint4 low[fragments::at_once], high[fragments::at_once];
+                fragments::take(rows, turn, low);
+                fragments::take(rows + further, turn, high);
                 CELLGEN_UNROLL
-                for (int i = 0; i < fragments::pieces; ++i) w[i] = weights[(slot * fragments::pieces + i) * 32];
-                fragments::add(this->own[slot], low, high, w);
+                for (int slot = 0; slot < slots; ++slot) {
+                    uint4 w[fragments::at_once];
+                    CELLGEN_UNROLL
+                    for (int i = 0; i < fragments::at_once; ++i)
+                        w[i] = weights[(slot * fragments::pieces + turn + i) * 32];
+                    fragments::add(this->own[slot], low, high, w);
+                }
             }
         }
-    }
-
-    /* Eight neighbours of a row. */
-    static inline __device__ void split(const uint4 *from, uint4 (&to)[fragments::pieces])
-    {
-        const uint4 bits[2] = {from[0], from[1]};
-        float x[8];
-        memcpy(x, bits, sizeof bits);
-        fragments::split(x, to);
     }
 
     template <typename layer>

@@ -474,6 +474,13 @@ def test_weights_whose_parts_do_not_fit_are_multiplied_by_multiply_adds() -> Non
         sizes = {"T": 100, "B": 16, "I": 8, "H": units}
         found = choices(kernel, sizes, "float32", DEVICES["h200"])
         assert [one.together.products for one in found if one.together] == by_parts
+        times = [one.together.by_device for one in found if one.together]
+        adds = [
+            one.together.by_device
+            for one in choices(emulated(LSTM), sizes, "float32", DEVICES["h200"])
+            if one.together
+        ]
+        assert [own < of_adds for own, of_adds in zip(times, adds, strict=True)] == by_parts
         if units in said:
             assert said[units] in "\n".join(describe(DEVICES["h200"], found))
 
@@ -959,9 +966,7 @@ def test_machine_code_has_no_spill_and_no_fence(cell: type[Cell], tmp_path: Path
 
 @pytest.mark.slow
 @with_nvcc
-@pytest.mark.parametrize(
-    ("cell", "named"), [(LSTM, "parts"), (GRU, "parts"), (GRU, "tf32")], ids=str
-)  # with tf32 an LSTM forward in clusters keeps one number in memory: lab note 14
+@pytest.mark.parametrize(("cell", "named"), [*product((LSTM, GRU), ("parts", "tf32"))], ids=str)
 def test_machine_code_of_float32_on_matrix_units_has_no_spill_and_no_fence(
     cell: type[Cell], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

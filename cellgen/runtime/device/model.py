@@ -219,7 +219,7 @@ def _products(t: Together) -> Iterator[str]:
         return
     wanted = PRODUCTS[int(t.wanted)]
     if t.products == t.wanted:
-        yield f"float32 is multiplied as {PRODUCTS_VARIABLE}={wanted} has it, which no device timed"
+        yield f"float32 is multiplied as {PRODUCTS_VARIABLE}={wanted} has it, at estimated times"
     else:
         yield (
             f"float32 is multiplied by fused multiply-adds: with {PRODUCTS_VARIABLE}={wanted} the "
