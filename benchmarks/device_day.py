@@ -121,6 +121,13 @@ PARTS = (
         needs="torch",
     ),
     Part(
+        "PyTorch: both directions",
+        "has a layer whose directions go at once the bits of one after the other, and is it faster",
+        ("../tests/torch/device_check.py", "--only", "directions"),
+        ("../tests/torch/device_check.py", "--only", "directions", "--emulated"),
+        needs="torch",
+    ),
+    Part(
         "stay: streams",
         "do layers that stay, on several streams and in two processes, ever hold each other up",
         ("device_streams.py",),

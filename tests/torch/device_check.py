@@ -23,6 +23,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -417,24 +418,25 @@ def milliseconds(runs: Sequence[Callable[[], object]], calls: int = 10) -> list[
     return best
 
 
-def bench() -> None:
+def bench(only: str) -> None:
     """Times beside cuDNN; each figure in milliseconds by the device's clock."""
     print(
         f"\n{'ms':34} {'cuDNN f':>9} {'ours f':>9} {'graph f':>9} {'cuDNN f+b':>10} {'ours f+b':>9}"
     )
+    rows: list[tuple[str, Callable[[], str]]] = []
     for name in ("GRU", "LSTM"):
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            for shape in SHAPES:
-                try:
-                    line = times(name, dtype, shape)
-                except Exception as error:  # the others are wanted all the same
-                    line = f"{type(error).__name__}: {error}"
-                kind = str(dtype).removeprefix("torch.")
-                print(f"{f'{name} {kind} {shape}':34} {line}", flush=True)
-
-    for name in ("GRU", "LSTM"):
-        for shape in SHAPES:
-            print(f"{f'{name} both directions {shape}':34} {directions(name, shape)}", flush=True)
+            kind = str(dtype).removeprefix("torch.")
+            rows += [(f"{name} {kind} {s}", partial(times, name, dtype, s)) for s in SHAPES]
+        rows += [(f"{name} both directions {s}", partial(directions, name, s)) for s in SHAPES]
+    for label, timed in rows:
+        if only not in label.lower():
+            continue
+        try:
+            line = timed()
+        except Exception as error:  # the others are wanted all the same
+            line = f"{type(error).__name__}: {error}"
+        print(f"{label:34} {line}", flush=True)
 
 
 def directions(name: str, shape: tuple[int, int, int, int]) -> str:
@@ -529,7 +531,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen.emulated:
         check_device(check)
         if not chosen.no_bench:
-            bench()
+            bench(check.only)
     print(f"\n{f'{check.failed} cases failed' if check.failed else 'all cases passed'}")
     return 1 if check.failed else 0
 
