@@ -16,7 +16,7 @@ from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.folders import TextDigest, read_interface, read_listed
 from cellgen.runtime.generator import generator_digest
 from cellgen.runtime.imports import whole_imports
-from cellgen.runtime.paths import generated_folder, include_folder, shipped_names
+from cellgen.runtime.paths import generated_folder, include_folder, is_shipped, shipped_names
 from cellgen.runtime.progress import progress
 
 if TYPE_CHECKING:
@@ -112,9 +112,9 @@ def packaged_cell(selector: str) -> type[Cell]:
 
 
 def _require_shipped(name: str) -> None:
-    names = shipped_names()
     accept.word("load", "name", name, "that of a cell", error=BuildError, code="build.unknown")
-    if name not in names:
+    if not is_shipped(name):
+        names = shipped_names()
         raise BuildError(
             f"no generated cell is named {name!r}; {accept.nearest(name, names)}`cellgen list` "
             f"names the {len(names)} there are. For a cell of your own use "

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import MISSING, fields
+from functools import lru_cache
 
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import ABI_VERSION, Argument, Function, Interface
@@ -79,21 +80,30 @@ def interface_of(text: str, where: str) -> Interface:
         BuildError: it is no JSON, of another ABI, or lacks something; names it.
     """
     try:
-        record = json.loads(text)
-        abi = record["abi"]
-        if abi == ABI_VERSION:
-            functions = tuple(_function(item) for item in record["functions"])
-            moves = tuple((str(n), str(dot)) for n, dot in record.get("directions", {}).items())
-            jumps = str(record.get("jumps", ""))
-            return Interface(str(record["name"]), str(record["digest"]), functions, moves, jumps)
+        abi, interface = _of_text(text)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BuildError(
             f"{where} holds no interface of a cell ({type(error).__name__}: {error}); write it "
             f"again with `cellgen build`"
         ) from error
-    raise BuildError(
-        f"{where} is of ABI {abi}, expected {ABI_VERSION}; write it again with `cellgen build`"
-    )
+    if interface is None:
+        raise BuildError(
+            f"{where} is of ABI {abi}, expected {ABI_VERSION}; write it again with `cellgen build`"
+        )
+    return interface
+
+
+@lru_cache(maxsize=256)
+def _of_text(text: str) -> tuple[object, Interface | None]:
+    """The ABI that a text names, and its interface where that is this one."""
+    record = json.loads(text)
+    if record["abi"] != ABI_VERSION:
+        return record["abi"], None
+    functions = tuple(_function(item) for item in record["functions"])
+    moves = tuple((str(n), str(dot)) for n, dot in record.get("directions", {}).items())
+    jumps = str(record.get("jumps", ""))
+    interface = Interface(str(record["name"]), str(record["digest"]), functions, moves, jumps)
+    return ABI_VERSION, interface
 
 
 def _function(record: dict[str, object]) -> Function:

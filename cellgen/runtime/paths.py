@@ -40,6 +40,11 @@ def shipped_names() -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in generated_folder().glob("*/__init__.py")))
 
 
+def is_shipped(name: str) -> bool:
+    """Whether the generated sources of a cell of that name are installed."""
+    return name.isidentifier() and (generated_folder() / name / "__init__.py").is_file()
+
+
 def _folder(name: str, package: Path) -> Path:
     root = package.parent if in_checkout(package) else package / "_data"
     path = root / name

@@ -6,8 +6,9 @@ the runtime that they include.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -98,13 +99,14 @@ class SourceFiles:
         Headers are looked up in ``folder``, then in ``include``; others are the system's.
         """
         files, known = dict(texts), set[str]()
+        places = [(at, prefix, _names(at)) for at, prefix in ((folder, ""), (include, "include/"))]
         todo = list(files)
         while todo:
             new = [name for name in included(files[todo.pop()]) if name not in known]
             known.update(new)
             for header in new:
-                for place, prefix in ((folder, ""), (include, "include/")):
-                    if place is None or not (place / header).is_file():
+                for place, prefix, names in places:
+                    if place is None or header not in names:
                         continue
                     for file in (header, *LINKED_WITH.get(header, ())):
                         if prefix + file not in files:
@@ -112,6 +114,14 @@ class SourceFiles:
                             todo.append(prefix + file)
                     break
         return cls(name, tuple(sorted(files.items())))
+
+
+def _names(folder: Path | None) -> Set[str]:
+    """Files of a folder; none where there is no such folder."""
+    try:
+        return set() if folder is None else {e.name for e in os.scandir(folder) if e.is_file()}
+    except OSError:
+        return set()
 
 
 def _text(path: Path) -> str:
