@@ -18,6 +18,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from cellgen.runtime.triton.kernel import configuration_text
+
 Row: TypeAlias = Mapping[str, Any]  # a row of a plan: strings, numbers, tuples, dicts
 LEAST_BLOCK = 16
 """Rows and columns of the least product of a device."""
@@ -43,12 +45,7 @@ class Chosen:
     @cached_property
     def text(self) -> str:
         """In words; empty where nothing was chosen."""
-        kernels = (
-            f"{kernel} {' '.join(f'{name}={number}' for name, number in of.items())}"
-            for kernel, of in self.blocks.items()
-        )
-        ms = [f"{self.ms:.3g} ms"] if self.blocks else []
-        return "; ".join([*kernels, *ms, *([self.note] if self.note else [])])
+        return configuration_text(self.blocks, self.ms, self.note)
 
 
 FIRST = Chosen({})

@@ -7,7 +7,7 @@ the recurrence, the schedule of the time loop, the plan that the C chooses; noth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -37,6 +37,7 @@ from cellgen.schedule.schedule import BufferKind, Loop, Product, Routine, View, 
 from cellgen.views.explanation import ChoiceRow, ExplainedShape, Explanation, Section, count_of
 from cellgen.views.figures import figures_of, multiply_adds, number_at, plan_section, row_values
 from cellgen.views.memory import memory_over_time
+from cellgen.views.on_device import on_device_section
 from cellgen.views.segments import segments_section
 
 
@@ -61,11 +62,12 @@ def explain(
         if shape is not None:
             raise UsageError(f"{Exception.__str__(error)}; leave out --shape") from None
         rows = (ChoiceRow("functions of one step only", Exception.__str__(error)),)
-        head = (_class_section(cell, recurrence_class), _layers(cell), Section("plan", rows))
+        head = (_class_section(cell, recurrence_class), *_layers(cell), Section("plan", rows))
         return Explanation(name, recurrence_class, head, {})
+    sizes = {} if shape is None else shape.sizes
     sections = [
         _class_section(cell, recurrence_class),
-        _layers(cell),
+        *_layers(cell, sizes),
         *_parts(schedule, recurrence_class),
         _kept(schedule),
         _work(schedule),
@@ -128,16 +130,17 @@ def _class_section(cell: type[Cell], recurrence_class: Recurrence) -> Section:
     return Section("recurrence", tuple(rows))
 
 
-def _layers(cell: type[Cell]) -> Section:
-    """The layers of the form over time; where there is none, the statement that forbids it."""
+def _layers(cell: type[Cell], sizes: Mapping[str, int] | None = None) -> list[Section]:
+    """The layers of the form over time, and what a device has; or the statement that forbids it."""
     form = form_over_time(definition_of(cell))
     rows = []
     for layer in form.layers:
         states, why = ", ".join(map(str, layer.states)), equation_of(layer, form)
         rows.append(ChoiceRow(f"{states}: {kind_of(layer)}", why))
     if any(isinstance(layer, Refusal) for layer in form.layers):
-        return Section("form over time: none, step by step", tuple(rows))
-    return Section("form over time: layers, each for all steps at once", tuple(rows))
+        return [Section("form over time: none, step by step", tuple(rows))]
+    layers = Section("form over time: layers, each for all steps at once", tuple(rows))
+    return [layers, on_device_section(cell, sizes or {})]
 
 
 def _parts(schedule: SequenceSchedule, recurrence_class: Recurrence) -> list[Section]:

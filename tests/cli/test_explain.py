@@ -8,7 +8,17 @@ import pytest
 from typer.testing import CliRunner
 
 import cellgen
-from cellgen.cells import GRU, LIF, LSTM, GRUBlockCell, IndRNN, LSTMPeephole, MinGRU
+from cellgen.cells import (
+    GRU,
+    LIF,
+    LSTM,
+    GatedLinearAttention,
+    GRUBlockCell,
+    IndRNN,
+    LSTMPeephole,
+    Mamba,
+    MinGRU,
+)
 from cellgen.cli.commands import app
 from cellgen.cli.status import USAGE
 from cellgen.errors import UsageError
@@ -18,6 +28,7 @@ from cellgen.runtime.host.plans import Constants
 from cellgen.views.explain import explain, shape_of
 from cellgen.views.explanation import ExplainedShape
 from cellgen.views.figures import multiply_adds
+from cellgen.views.on_device import on_device_section
 from cellgen.views.segments import on_device
 from tests.conftest import VARIANTS, Contexts
 from tests.cover import each_of, of_all
@@ -40,6 +51,21 @@ def test_every_cell_explains_itself(cell):
     assert all(state.reason[:40] in " ".join(text.split()) for state in found.recurrence.states)
     assert max(map(len, text.splitlines())) <= 100
     json.dumps(found.as_dict())
+
+
+def test_configurations_of_a_device_are_counted_and_where_the_choice_comes_from_is_said():
+    """Scans, memories by their widths, more keys than lists are for, a cell without kernels."""
+    scan, source = rows(explain(MinGRU), "form over time on")
+    assert scan.startswith("rows_1: up to 15 configurations")
+    assert source == "taken until then: the first of each list"
+    lists = rows(explain(GatedLinearAttention), "form over time on")
+    assert "23 up to 64, 21 up to 128, 9 up to 256, of 4 kernels" in lists[0]
+    assert "more than 256 keys or values: one configuration" in lists[1]
+    for keys, expected in ((100, "21 up to 128, of 4"), (512, "one configuration of small blocks")):
+        sizes = {"K": keys, "D": 64}
+        section = on_device_section(GatedLinearAttention, sizes)
+        assert [expected in row.what for row in section.rows] == [True, False]
+    assert rows(explain(Mamba), "form over time on") == ["none: torch's own operators"]
 
 
 def test_what_is_saved_is_counted():

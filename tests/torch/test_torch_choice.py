@@ -14,11 +14,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import cellgen.torch  # noqa: E402
+from cellgen.cells import MinGRU  # noqa: E402
 from cellgen.runtime.build import cache  # noqa: E402
 from cellgen.runtime.progress import CallProgress, progress  # noqa: E402
 from cellgen.torch import choice, cuts, first_use, launched, passes, timed  # noqa: E402
 from cellgen.torch.choice import Candidate  # noqa: E402
 from cellgen.torch.errors import DeviceRunError, WrongKernelsError  # noqa: E402
+from cellgen.views.on_device import on_device_section  # noqa: E402
 from tests.torch.drawn import drawn  # noqa: E402
 
 SIZES = {"T": 3, "B": 2, "N": 2, "K": 16, "D": 16, "I": 8}
@@ -388,6 +390,9 @@ def test_both_passes_of_a_scan_take_the_segments_of_least_time_together(
     alike = [(one.kernel, one.launches.run.cut_of(*one.rows)) for one in timer.timed]
     assert len(set(alike)) == len(alike)  # what is cut alike is timed once
     assert torch.allclose(result.h, expected.h, rtol=1e-11, atol=1e-13)
+    monkeypatch.setattr(cache, "recalled", lambda prefix: [*facts.values()])
+    (row, *_) = on_device_section(MinGRU, {}).rows[1:]
+    assert row.what == f"on cpu, torch.float64: {result.configuration}"
     many = len(timer.timed)
     forget()  # another process
     assert called_scan().configuration == result.configuration

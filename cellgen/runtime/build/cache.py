@@ -295,6 +295,15 @@ def recall(key: str) -> dict[str, object] | None:
     return facts if isinstance(facts, dict) else None
 
 
+def recalled(prefix: str) -> list[dict[str, object]]:
+    """Read everything that ``remember`` stored under keys that begin alike, in their order."""
+    try:
+        keys = sorted(path.stem for path in (folder() / COMPILERS).glob(f"{prefix}*.json"))
+    except (BuildError, OSError):
+        return []
+    return [facts for facts in map(recall, keys) if facts is not None]
+
+
 def remember(key: str, facts: dict[str, object]) -> None:
     """Store facts under a key, atomically; a cache that cannot be written is no error here."""
     try:

@@ -16,6 +16,19 @@ from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
 
 
+def configuration_text(blocks: Mapping[str, Mapping[str, int]], ms: float, note: str) -> str:
+    """Blocks, warps and stages by kernel, milliseconds, and a note, in words; empty for none.
+
+    >>> configuration_text({"rows_1": {"units": 2, "warps": 1}}, 0.5, "")
+    'rows_1 units=2 warps=1; 0.5 ms'
+    """
+    kernels = (
+        f"{kernel} {' '.join(f'{name}={number}' for name, number in of.items())}"
+        for kernel, of in blocks.items()
+    )
+    return "; ".join([*kernels, *([f"{ms:.3g} ms"] if blocks else []), *([note] if note else [])])
+
+
 @dataclass(frozen=True)
 class TritonKernel:
     """Kernels of a cell for all steps at once; ``module`` has them, and ``PLAN`` their order.

@@ -37,7 +37,7 @@ from cellgen.targets.triton.scan_text import RowKernelSource, width_text
 
 BLOCKS = ((4, 1, 16), (2, 1, 16), (1, 1, 16), (1, 4, 16), (2, 4, 8))
 """Units of a lane, warps, steps ahead. The first ran on an H200 (lab note 19); the others are
-guesses, which a call times. None spills."""
+guesses, which a call times."""
 CONFIGURATIONS = RowConfigurations(tuple(RowBlock(*one) for one in BLOCKS), (1024, 4096, 0))
 
 

@@ -17,7 +17,7 @@ from cellgen.targets.target import Files, NotYet, PlannedCell
 from cellgen.targets.templates import fill
 from cellgen.targets.triton.expressions import functions_of
 from cellgen.targets.triton.memory import memory_head
-from cellgen.targets.triton.passes import Ordering
+from cellgen.targets.triton.passes import Ordering, Passes
 from cellgen.targets.triton.plan import ANEW, LEFT_OUT, WIDE, laid_out, literal
 from cellgen.targets.triton.rows import RowWork
 
@@ -53,10 +53,9 @@ class TritonTarget:
 
     def explain(self, cell: PlannedCell) -> list[str]:
         """The launches of both passes."""
-        try:
-            passes = _ordering(cell.definition).passes()
-        except DerivationError as error:
-            return [f"not rendered for Triton: {_not_yet(error).reason}"]
+        passes = passes_of(cell.definition)
+        if isinstance(passes, NotYet):
+            return [f"not rendered for Triton: {passes.reason}"]
         return [
             f"{name}: {', '.join(_described(one) for one in operations)}"
             for name, operations in (("forward", passes.forward), ("backward", passes.backward))
@@ -65,6 +64,14 @@ class TritonTarget:
     def plans(self, cell: PlannedCell) -> list[str]:
         """Both passes, an operation a line."""
         return self.explain(cell)
+
+
+def passes_of(definition: Definition) -> Passes | NotYet:
+    """What a cell's module does over a whole sequence, or why there is none."""
+    try:
+        return _ordering(definition).passes()
+    except DerivationError as error:
+        return _not_yet(error)
 
 
 def _described(operation: object) -> str:
