@@ -31,7 +31,7 @@ from tests.cover import each_time
 from tests.targets.test_cuda import OnHost, in_elements, inputs
 from tests.targets.test_persistent import OPEN, STAYS, planted
 
-DIMS = {"T": 4, "B": 3, "I": 5, "H": 12}
+DIMS = {"T": 4, "B": 3, "I": 5, "H": 12, "K": 2, "D": 12}
 TIERS = {"float64": ("steps", "whole"), "float32": ("steps", "device", "cluster")}
 TIERS |= dict.fromkeys(("bfloat16", "float16"), (*TIERS["float32"], "fragments"))
 with_cxx = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
