@@ -110,6 +110,21 @@ def test_without_a_device_the_emulated_part_runs_and_the_rest_is_said(
     assert unrun == dict.fromkeys(("stay: fast", "sanitize"), "there is no device")
 
 
+def test_emulated_parts_are_not_held_to_the_architecture_of_a_device(
+    day: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the emulation passes for is older than code for clusters, and would be refused."""
+    if day.is_device():
+        pytest.skip("there is a device")
+    script = tmp_path / "part.py"
+    script.write_text("import os; print(os.environ.get('CELLGEN_CUDA_ARCH', 'none'))")
+    file = tmp_path / "day.jsonl"
+    monkeypatch.setattr(sys, "argv", ["device_day", "--save", str(file)])
+    monkeypatch.setenv("CELLGEN_CUDA_ARCH", "sm_90")
+    assert day.main([day.Part("one", "what it is held to", (), (str(script),))]) == 0
+    assert [r["line"] for r in records(file) if "line" in r] == ["none"]
+
+
 @with_cxx
 def test_streams_are_tried_in_the_emulation() -> None:
     command = [sys.executable, str(BENCHMARKS / "device_streams.py"), "--emulated"]
