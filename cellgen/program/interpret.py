@@ -91,14 +91,15 @@ class _Sized:
     sizes: Mapping[str, int]
     arguments: tuple[tuple[int, ...], ...]
     targets: tuple[tuple[int, ...], ...]
-    known: dict[Expr, int] = field(default_factory=dict)
+    known: dict[int, tuple[Expr, int]] = field(default_factory=dict)
+    """By which object an axis is, which is kept: SymPy takes long to tell that two are equal."""
 
     def size(self, axis: Expr) -> int:
         """Length of an axis."""
-        length = self.known.get(axis)
-        if length is None:
-            length = self.known[axis] = axis_size(axis, self.sizes)
-        return length
+        found = self.known.get(id(axis))
+        if found is None:
+            found = self.known[id(axis)] = axis, axis_size(axis, self.sizes)
+        return found[1]
 
 
 class _ShapesBySizes:

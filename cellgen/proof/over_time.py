@@ -81,24 +81,26 @@ def run_steps(
         if options.window and order and order % options.window == 0:
             state = {name: np.real(a) for name, a in state.items()}
             repeated = {name: np.real(a) for name, a in repeated.items()}
-        state = {
-            name: _where(resets, np.full_like(a, definition.initials.get(name, 0)), a)
-            for name, a in state.items()
-        }
+        if resets.any():
+            state = {
+                name: _where(resets, np.full_like(a, definition.initials.get(name, 0)), a)
+                for name, a in state.items()
+            }
         now = {n: a for n, a in arguments.items() if n not in state}
-        now |= {n: _where(valid, now[n][t], np.zeros_like(now[n][t])) for n in inputs & now.keys()}
+        now |= {n: _where(valid, now[n][t], np.asarray(0.0)) for n in inputs & now.keys()}
         values = interpret(step, {**definition.defaults, **now, **state}, sizes, nudge=nudge)
         holds = inside & ~valid & started & (not options.zero_output_for_mask)
         started |= valid
         for name, steps in collected.items():
-            none = np.zeros_like(values[name])
-            if name in states_after:
-                kept = state[states_after[name]]
-            else:
-                kept = repeated.get(name, none)
-                at_end[name] = _where(valid, values[name], at_end.get(name, none))
-            steps.append(_where(valid, values[name], _where(holds, kept, none)))
-            repeated[name] = steps[-1]
+            shown, none = values[name], np.asarray(0.0)
+            if name not in states_after:
+                at_end[name] = _where(valid, shown, at_end.get(name, none))
+            if not valid.all():
+                before = state[states_after[name]] if name in states_after else repeated.get(name)
+                held = none if before is None else _where(holds, before, none)
+                shown = _where(valid, shown, held)
+            steps.append(shown)
+            repeated[name] = shown
         state = {
             name: _where(valid, values[str(new.name)], state[name])
             for name, new in following.items()

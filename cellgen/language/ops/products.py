@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -151,7 +152,10 @@ def _np_matmul(
     a, w = arrays
     if a.ndim == w.ndim == 2:
         return np.asarray(np.dot(a, w))
-    return np.asarray(np.tensordot(a, w, axes=1))
+    inner = len(w)  # what tensordot does, less what it asks first
+    rows, columns = a.shape[:-1], w.shape[1:]
+    flat = np.dot(a.reshape(math.prod(rows), inner), w.reshape(inner, math.prod(columns)))
+    return np.asarray(flat.reshape(rows + columns))
 
 
 def _np_outer_sum(
