@@ -71,6 +71,7 @@ from cellgen.regularise import (
     zoneout,
 )
 from tests.conftest import ESTABLISHED
+from tests.cover import SEVERAL, each_of, of_equations
 
 SIZES = {"T": 3, "B": 3, "I": 2, "H": 4, "K": 2, "D": 3, "M": 3, "P": 2}
 BAR = 1e-12
@@ -160,12 +161,21 @@ def regularised(cell, name):
     return REGULARISERS[name](cell)
 
 
+def of_regularised(cell):
+    """What a regulariser meets: equations, and candidates by name or as they stand."""
+    candidates = CANDIDATES.get(cell, ())
+    kinds = {("candidate", isinstance(one, str)) for one in candidates}
+    return of_equations(cell) | kinds | {("candidates", min(len(candidates), SEVERAL))}
+
+
 def cases(*names):
+    """Each regulariser on cells that cover, and with the slow tests on the others."""
     return [
-        pytest.param(cell, name, id=f"{name}-{cell.definition.name}")
+        pytest.param(*covered.values, name, id=f"{name}-{covered.id}", marks=covered.marks)
         for name in names
-        for cell in ESTABLISHED
-        if (name, cell) not in WITHOUT_MEANING
+        for covered in each_of(
+            of_regularised, [c for c in ESTABLISHED if (name, c) not in WITHOUT_MEANING]
+        )
     ]
 
 

@@ -409,7 +409,7 @@ def test_results_do_not_depend_on_the_order_of_threads(cell: type[Cell]) -> None
 @with_cxx
 def test_threads_of_a_process_take_turns_in_the_emulation() -> None:
     """A call lets other threads of Python go on; the emulation is one device."""
-    kernel, shape = emulated(Elman), (20, 9, 5, 18)
+    kernel, shape = emulated(Elman), (8, 9, 5, 18)
     right = run(Elman, kernel, shape, "float32", "whole")
     with ThreadPoolExecutor(4) as pool:
         started = [pool.submit(run, Elman, kernel, shape, "float32", "whole") for _ in range(16)]
