@@ -90,7 +90,7 @@ def test_a_cell_that_begins_as_an_earlier_one_is_not_compared_with_it_tree_by_tr
         from cellgen.pipeline import generate
         from tests.language.test_graph import looped
 
-        generate(looped("logistic", 20)).text(".c")
+        generate(looped("logistic", 20), ("c",)).text(".c")
         compared, equal = 0, sympy.Basic.__eq__
 
         def counted(self, other):

@@ -79,7 +79,7 @@ def arguments_of(cell: type[Cell]) -> dict[str, Argument]:
 def test_the_interface_carries_it_and_zero_is_not_spelled() -> None:
     found = arguments_of(Started)
     assert {name: found[name].initial for name in STARTS} == STARTS
-    text = generate(Started).files["interface.json"]
+    text = generate(Started, ("c",)).files["interface.json"]
     assert '{"name": "m_prev", "shape": ["B", "H"], "initial": "-inf", "role": "state"}' in text
     assert '{"name": "s_prev", "shape": ["B", "H"], "role": "state"}' in text
 

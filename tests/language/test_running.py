@@ -155,7 +155,7 @@ def test_every_written_row_has_a_routine_in_c_and_in_cuda() -> None:
 
 
 def test_a_cell_with_them_calls_each() -> None:
-    c = generate(RunningUnits).text(".c")
+    c = generate(RunningUnits, ("c",)).text(".c")
     assert all(f"cg_{name}(" in c for name in (*WRITTEN, "linear_scan_transposed"))
 
 

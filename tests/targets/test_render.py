@@ -233,7 +233,7 @@ def test_what_divides_a_whole_row_is_inverted_once() -> None:
 def test_what_is_saved_is_written_only_if_asked_for(cell, asked, always) -> None:
     """A store for each unit that nobody reads took a tenth of a GRU's forward pass; what another
     stage of the step reads, states and outputs are written always."""
-    body = generate(cell).text(".c")
+    body = generate(cell, ("c",)).text(".c")
     begin = body.index("_sequence_forward_forward_1)")
     forward = body[begin : body.index("/* ---- ", begin)]
     stores = re.findall(r"^ *(if \(keeps\) )?(\w+)_row(?:_\d)?\[unit\] = ", forward, re.MULTILINE)
@@ -259,7 +259,7 @@ def test_what_stands_above_a_table_are_the_members_of_its_struct() -> None:
 
 @pytest.mark.parametrize("cell", [GRU, LSTM, LTC], ids=lambda cell: cell.definition.name)
 def test_every_table_of_a_plan_says_what_its_columns_are(cell: type[Cell]) -> None:
-    plan = generate(cell).text("_plan.inc.h")
+    plan = generate(cell, ("c",)).text("_plan.inc.h")
     lines = plan.splitlines()
     tables = [
         n for n, line in enumerate(lines) if re.match(r"static const (cellgen|int16_t)", line)
@@ -276,7 +276,7 @@ def test_every_table_of_a_plan_says_what_its_columns_are(cell: type[Cell]) -> No
 
 def test_the_c_of_a_cell_is_what_a_person_reads() -> None:
     """Equations, each beside its loop; tables stand in a file of their own."""
-    body = generate(GRU).text(".c")
+    body = generate(GRU, ("c",)).text(".c")
     assert body.count("\n") <= 600
     assert "static const cellgen_" not in body
     assert '#include "gru_plan.inc.h"' in body

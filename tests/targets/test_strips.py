@@ -159,7 +159,7 @@ class ByHead(Cell):
 
 
 def test_a_matrix_by_a_weight_goes_through_tiles() -> None:
-    _, _, text = generate(ByHead).of("c")["by_head.c"].partition("by_head_sequence_forward: ")
+    _, _, text = generate(ByHead, ("c",)).text(".c").partition("by_head_sequence_forward: ")
     forward, _, _ = text.partition("by_head_sequence_backward: ")
     assert "cg_gemm_nn(nK, nD, nD, " in forward
     assert "_strip)(" not in forward
@@ -178,7 +178,7 @@ def test_a_matrix_by_a_weight_goes_through_tiles() -> None:
 
 @pytest.mark.parametrize("rows", [1, 13, 40])
 def test_gradients_of_a_matrix_by_a_weight_go_through_tiles(rows: int) -> None:
-    _, _, backward = generate(ByHead).of("c")["by_head.c"].partition("by_head_sequence_backward: ")
+    _, _, backward = generate(ByHead, ("c",)).text(".c").partition("by_head_sequence_backward: ")
     assert "cg_gemm_nt(nK, nD, nD, " in backward
     assert "cg_gemm_tn(nD, nD, nK, " in backward
     kernel, rng = api.compile(ByHead), np.random.default_rng(0)
@@ -204,7 +204,7 @@ def test_gradients_of_a_matrix_by_a_weight_go_through_tiles(rows: int) -> None:
 
 
 def test_a_single_step_goes_through_tiles_too() -> None:
-    text = generate(ByHead).of("c")["by_head.c"]
+    text = generate(ByHead, ("c",)).text(".c")
     steps, _, _ = text.partition("by_head_sequence_forward: ")
     products = ("nn(nK, nD, nD, ", "nt(nK, nD, nD, ", "tn(nD, nD, nK, ")
     assert all(f"cg_gemm_{product}" in steps for product in products)
