@@ -96,8 +96,8 @@ def run_steps(
             if name not in states_after:
                 at_end[name] = _where(valid, shown, at_end.get(name, none))
             if not valid.all():
-                before = state[states_after[name]] if name in states_after else repeated.get(name)
-                held = none if before is None else _where(holds, before, none)
+                kept = state[states_after[name]] if name in states_after else repeated.get(name)
+                held = none if kept is None else _where(holds, kept, none)
                 shown = _where(valid, shown, held)
             steps.append(shown)
             repeated[name] = shown
