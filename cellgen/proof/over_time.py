@@ -92,15 +92,15 @@ def run_steps(
         holds = inside & ~valid & started & (not options.zero_output_for_mask)
         started |= valid
         for name, steps in collected.items():
-            shown, none = values[name], np.asarray(0.0)
+            output, none = values[name], np.asarray(0.0)
             if name not in states_after:
-                at_end[name] = _where(valid, shown, at_end.get(name, none))
+                at_end[name] = _where(valid, output, at_end.get(name, none))
             if not valid.all():
                 kept = state[states_after[name]] if name in states_after else repeated.get(name)
                 held = none if kept is None else _where(holds, kept, none)
-                shown = _where(valid, shown, held)
-            steps.append(shown)
-            repeated[name] = shown
+                output = _where(valid, output, held)
+            steps.append(output)
+            repeated[name] = output
         state = {
             name: _where(valid, values[str(new.name)], state[name])
             for name, new in following.items()
