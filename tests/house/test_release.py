@@ -45,6 +45,18 @@ def test_the_recipe_needs_what_the_project_needs() -> None:
     assert f'version = "{project()["version"]}"' in recipe
 
 
+def test_nothing_is_released_that_a_job_of_checks_did_not_pass() -> None:
+    """What landings are checked by, and the least versions that are allowed."""
+    text = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    jobs = dict(re.findall(r"^  (\w+):\n((?:    .*\n|\n)*)", text.partition("jobs:\n")[2], re.M))
+    assert "- run: .ci/run\n" in jobs["check"]
+    assert "- run: .ci/lowest\n" in jobs["lowest"]
+    lowest = project()["requires-python"].removeprefix(">=")
+    assert f'python-version: "{lowest}"' in jobs["lowest"]
+    assert "needs: [build, check, lowest]" in jobs["attest"]
+    assert "needs: attest" in jobs["publish"]
+
+
 @pytest.mark.slow
 def test_two_builds_have_the_same_bytes(tmp_path: Path) -> None:
     """Of the wheel and of the source archive, from two folders whose files have other dates."""
