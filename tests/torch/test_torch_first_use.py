@@ -269,6 +269,11 @@ def test_a_wrong_product_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cell(**tensors).form == "scan"
 
 
+OF_MASKED_LANES = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+"""The comparison has a thread of its own, in which the interpreter computes them, too."""
+
+
+@OF_MASKED_LANES
 @pytest.mark.parametrize(
     ("name", "weight"),
     [
@@ -282,6 +287,9 @@ def test_a_wrong_product_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
                 ("mlstm_sigmoid", "w_f"),
                 ("rwkv4", "w_k"),
                 ("s5", "b_re"),
+                ("retnet", "w_k"),
+                ("mamba2", "w_b"),
+                ("rwkv7", "w_k"),
             )
         ),
     ],
@@ -311,6 +319,34 @@ def test_numbers_of_16_bits_that_are_off_are_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(passes.PlanRun, "forward", wrong)
     with refused("min_gru: h.* by kernels of Triton"), bfloat16_as_on_devices():
         called("min_gru", torch.bfloat16)
+
+
+@OF_MASKED_LANES
+@pytest.mark.parametrize(
+    ("name", "weight", "dtype"),
+    [
+        ("min_gru", "w_z", torch.float16),
+        *(
+            pytest.param(name, weight, dtype, marks=pytest.mark.slow)
+            for dtype in first_use.NARROW
+            for name, weight in (("retnet", "w_v"), ("gla", "w_q"), ("gated_delta_net", "w_v"))
+        ),
+    ],
+)
+def test_a_gradient_of_16_bits_that_lacks_one_step_is_refused(
+    name: str, weight: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault of the size that a lost load has: upstream of one step of five does not arrive."""
+    right = passes.PlanRun.backward
+
+    def wrong(run: passes.PlanRun, upstream: dict[str, object]) -> dict[str, object]:
+        fewer = {n: a.clone() for n, a in upstream.items()}
+        fewer["d_h"][1] = 0
+        return right(run, upstream) | {weight: right(run, fewer)[weight]}
+
+    monkeypatch.setattr(passes.PlanRun, "backward", wrong)
+    with refused(f"{name}: d_{weight} by kernels of Triton"), bfloat16_as_on_devices():
+        called(name, dtype, **(MEMORY | {"H": 8}))
 
 
 def test_modes_of_the_caller_do_not_reach_the_comparison(
