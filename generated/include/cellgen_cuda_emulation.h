@@ -24,8 +24,8 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
-#include <vector>
 
 #if defined(CELLGEN_EMULATED_DRIVER)
 #define __global__ inline /* others find them by name */
@@ -106,6 +106,8 @@ class cellgen_emulator {
         std::lock_guard<std::recursive_mutex> held_;
     };
 
+    cellgen_emulated_thread &here() { const Turn turn; return by_thread_[std::this_thread::get_id()]; }
+
     /* Leaves out the barriers of one line: a planted fault, which proofs must notice. */
     void skip(int line) { skipped_ = line; }
 
@@ -164,13 +166,14 @@ class cellgen_emulator {
     }
 
     /* Keeps an error, as the runtime does until it is asked for the last one. */
-    cudaError_t keep(cudaError_t error) { return error == cudaSuccess ? error : last_error = error; }
+    cudaError_t keep(cudaError_t error) { return error == cudaSuccess ? error : (cudaError_t)(here().last_error = error); }
 
     /* Makes the next call of that name fail, if it comes; of a kernel, "launch". */
     void plan_failure(const char *call, cudaError_t error) { planned_ = call, planned_error_ = error; }
 
     cudaError_t fails(const char *call)
     {
+        const Turn turn;
         if (planned_ != call) return cudaSuccess;
         ++counts[FAILED];
         planned_.clear();
@@ -181,7 +184,7 @@ class cellgen_emulator {
     cudaError_t is_foreign(void *stream)
     {
         const auto known = streams.find(stream);
-        const bool right = known == streams.end() || known->second == current_device;
+        const bool right = known == streams.end() || known->second == here().device;
         return right ? cudaSuccess : keep(cudaErrorInvalidResourceHandle);
     }
 
@@ -189,20 +192,15 @@ class cellgen_emulator {
      * that there are, products of fragments (of a lane), failures planned that came. */
     enum Count { LAUNCHED, CAPTURED, REPLAYED, GRAPHS, MULTIPLIED, FAILED };
     int64_t counts[6] = {0, 0, 0, 0, 0, 0};
-    bool refuses_capture = false;
     int processors = 4, shared_bytes = 99 << 10; /* what the host is told of a device */
-    bool is_dry = false;       /* launches are counted, nothing runs, and memory is nowhere */
-    std::vector<double> told, told_together; /* by CELLGEN_TELL and its kin */
-    int at_once = 1, clusters_at_once = 16;  /* blocks of a processor; clusters */
-    int devices = 1, current_device = 0;
+    bool refuses_capture = false, is_dry = false; /* dry: launches are counted, nothing runs, and memory is nowhere */
+    int devices = 1, at_once = 1, clusters_at_once = 16;  /* blocks of a processor; clusters */
     std::map<int, int> capabilities; /* of devices that are not of capability 8.0 */
     std::map<void *, int> streams;   /* the device of a stream, -1: destroyed; others are of any */
-    cudaError_t last_error = cudaSuccess;
     std::map<void *, cellgen_emulated_graph *> capturing;
 
     void block_barrier(int line) { wait(BLOCK, line); }
     void warp_barrier(int line) { wait(WARP, line); }
-
     unsigned lane() const { return current_ % 32; }
 
     /* Lets others run, for a thread that looks on, until something has arrived (wake). */
@@ -470,6 +468,7 @@ class cellgen_emulator {
 
   private:
     std::recursive_mutex turns_;
+    std::map<std::thread::id, cellgen_emulated_thread> by_thread_;
     uint64_t state_ = 0x9e3779b97f4a7c15ull;
     bool in_block_ = false;
     int skipped_ = -1;

@@ -259,9 +259,9 @@ CELLGEN_DRIVER_API cuLaunchKernelEx(const cellgen_emulated_config *how, void *ke
         if (how->attributes[at].id == COOPERATIVE && value[0])
             together = how->grid.x * how->grid.y * how->grid.z;
     }
-    if (how->count && machine.fails("together")) return cellgen_emulated(machine.last_error);
+    if (how->count && machine.fails("together")) return cellgen_emulated((cudaError_t)machine.here().last_error);
     machine.take(how->stream, {code.barrier, how->grid, how->block, how->bytes, code.with(places), together});
-    return cellgen_emulated(machine.last_error);
+    return cellgen_emulated((cudaError_t)machine.here().last_error);
 }
 
 #endif /* CELLGEN_CUDA_EMULATION_DRIVER_H */

@@ -18,7 +18,7 @@ inline const char *cudaGetErrorString(cudaError_t error)
 }
 inline cudaError_t cudaGetLastError()
 {
-    return std::exchange(cellgen_emulator::one().last_error, cudaSuccess);
+    return (cudaError_t)std::exchange(cellgen_emulator::one().here().last_error, 0);
 }
 
 /* Begins every emulated call that may fail. */
@@ -39,14 +39,14 @@ inline cudaError_t cudaGetDeviceCount(int *count)
 inline cudaError_t cudaGetDevice(int *device)
 {
     CELLGEN_MAY_FAIL;
-    *device = machine.current_device;
+    *device = machine.here().device;
     return machine.keep(machine.devices ? cudaSuccess : cudaErrorNoDevice);
 }
 inline cudaError_t cudaSetDevice(int device)
 {
     CELLGEN_MAY_FAIL;
     if (device < 0 || device >= machine.devices) return machine.keep(cudaErrorInvalidDevice);
-    return machine.current_device = device, cudaSuccess;
+    return machine.here().device = device, cudaSuccess;
 }
 inline cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int device)
 {
@@ -239,7 +239,7 @@ extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_r
 extern "C" __attribute__((weak, visibility("default"))) int64_t cellgen_emulation_told_together(
     double *figures, int64_t most)
 {
-    const std::vector<double> told = std::exchange(cellgen_emulator::one().told_together, {});
+    const std::vector<double> told = std::exchange(cellgen_emulator::one().here().told_together, {});
     for (size_t at = 0; at < told.size() && (int64_t)at < most; ++at) figures[at] = told[at];
     return (int64_t)told.size();
 }
@@ -271,7 +271,7 @@ extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_d
 extern "C" __attribute__((weak, visibility("default"))) int64_t cellgen_emulation_told(
     double *figures, int64_t most)
 {
-    const std::vector<double> told = std::exchange(cellgen_emulator::one().told, {});
+    const std::vector<double> told = std::exchange(cellgen_emulator::one().here().told, {});
     for (size_t at = 0; at < told.size() && (int64_t)at < most; ++at) figures[at] = told[at];
     return (int64_t)told.size();
 }

@@ -1,6 +1,8 @@
-/* Types of CUDA that hold numbers. Part of cellgen_cuda_emulation.h. */
+/* Types of CUDA that hold numbers, and what is a thread's. Part of cellgen_cuda_emulation.h. */
 #ifndef CELLGEN_CUDA_EMULATION_TYPES_H
 #define CELLGEN_CUDA_EMULATION_TYPES_H
+
+#include <vector>
 
 #include "cellgen_half.h"
 
@@ -27,6 +29,12 @@ struct uint2 {
 
 struct uint4 {
     uint32_t x, y, z, w;
+};
+
+/* What the runtime keeps for each thread of the process. */
+struct cellgen_emulated_thread {
+    int last_error = 0, device = 0;
+    std::vector<double> told, told_together; /* by CELLGEN_TELL and its kin */
 };
 
 #endif /* CELLGEN_CUDA_EMULATION_TYPES_H */

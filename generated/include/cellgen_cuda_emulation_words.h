@@ -38,6 +38,6 @@
     CELLGEN_EMULATE(run, true, kernel, grid, block, bytes, __VA_ARGS__)
 #define CELLGEN_DYNAMIC_SHARED(type, name)                                                         \
     type *const name = (type *)cellgen_emulator::one().granted()
-#define CELLGEN_TELL(...) (cellgen_emulator::one().told = {__VA_ARGS__})
+#define CELLGEN_TELL(...) (cellgen_emulator::one().here().told = {__VA_ARGS__})
 
 #endif /* CELLGEN_CUDA_EMULATION_WORDS_H */

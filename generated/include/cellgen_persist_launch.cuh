@@ -143,7 +143,7 @@ inline void cellgen_launch_together(cellgen_run *, K, const cellgen_together &, 
             (run)->error = cellgen_cuda_code(cudaGetLastError());                                  \
         }                                                                                          \
     } while (0)
-#define CELLGEN_TELL_TOGETHER(...) (cellgen_emulator::one().told_together = {__VA_ARGS__})
+#define CELLGEN_TELL_TOGETHER(...) (cellgen_emulator::one().here().told_together = {__VA_ARGS__})
 
 /* As many as a proof says that a device has room for. */
 template <typename K> inline cudaError_t cellgen_occupancy(int *at_once, K, const cellgen_together &how)

@@ -1041,6 +1041,38 @@ def test_a_library_that_is_closed_leaves_the_machine_of_the_others_as_it_is(tmp_
     assert done.returncode == 0, done.stderr.decode()
 
 
+THREADS = """
+#include <thread>
+#include "cellgen_cuda_emulation.h"
+int main()
+{
+    cellgen_emulation_machine(2, 1, 90);
+    int device = -1, unasked = 0, wrong = 0;
+    cudaSetDevice(1);
+    cudaSetDevice(2); /* there is none: an error of this thread */
+    CELLGEN_TELL(1.0);
+    std::thread([&] {
+        cudaGetDevice(&device);
+        unasked = cudaGetLastError();
+        double figure = 0;
+        wrong += cellgen_emulation_told(&figure, 1) != 0;
+    }).join();
+    double figure = 0;
+    wrong += device != 0 || unasked || cellgen_emulation_told(&figure, 1) != 1 || figure != 1;
+    wrong += cudaGetDevice(&device) || device != 1 || cudaGetLastError() != cudaErrorInvalidDevice;
+    return wrong;
+}
+"""
+
+
+@with_cxx
+def test_a_device_an_error_and_figures_are_a_threads_own(tmp_path: Path) -> None:
+    (tmp_path / "threads.cpp").write_text(THREADS)
+    flags = ["-std=c++17", "-pthread", f"-I{include_folder()}", "threads.cpp", "-o", "threads"]
+    subprocess.run(["g++", *flags], cwd=tmp_path, check=True)
+    subprocess.run(["./threads"], cwd=tmp_path, check=True)
+
+
 # --- emulated: planted faults --------------------------------------------------------------------
 
 RUNTIME_OF_HOST = (include_folder() / "cellgen_cuda_emulation_runtime.h").read_text()
