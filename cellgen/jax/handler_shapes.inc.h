@@ -138,22 +138,13 @@ static int add(call *one, const cellgen_value *value, int64_t member, const XLA_
     return 1;
 }
 
-/* The forward pass that a backward pass with checkpoints runs once more; NULL: the cell has none. */
-static const cellgen_signature *forward_of(const call *one)
-{
-    for (int64_t k = 0; k < one->cell->functions; ++k)
-        if (!strcmp(one->cell->function[k].name, "sequence_forward"))
-            return &one->cell->function[k];
-    return NULL;
-}
-
 /* Add the members of a call, then what only the forward pass reads that it runs once more; scalars are words. */
 static int add_members(call *one)
 {
     const XLA_FFI_CallFrame *frame = one->frame;
     const XLA_FFI_Array *again = attribute(frame, "again", XLA_FFI_AttrType_ARRAY);
     const int32_t *operands = ((const XLA_FFI_Array *)attribute(frame, "operands", XLA_FFI_AttrType_ARRAY))->data;
-    const cellgen_signature *forward = again && one->call.say.checkpoint ? forward_of(one) : NULL;
+    const cellgen_signature *forward = again && one->call.say.checkpoint ? cg_function_named(one->cell, "sequence_forward") : NULL;
     cg_again *of = &one->call.again;
     for (int64_t m = 0; m < one->function->members; ++m) {
         const cellgen_value *value = &one->function->member[m];

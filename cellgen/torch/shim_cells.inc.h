@@ -13,12 +13,9 @@ static int describe(Function *function, const Cell *cell, const char *name, cons
                     const char *const *results, int count)
 {
     const cellgen_cell *of = cell->cell;
-    int64_t number = 0;
-    while (number < of->functions && strcmp(of->function[number].name, name))
-        ++number;
-    if (number == of->functions || of->precisions != 2)
+    const cellgen_signature *signature = function->signature = cg_function_named(of, name);
+    if (signature == NULL || of->precisions != 2)
         return 1;
-    const cellgen_signature *signature = function->signature = &of->function[number];
     function->results = count;
     function->member = calloc((size_t)signature->members + 1, sizeof *function->member);
     function->of_theta = calloc((size_t)cell->theta + 1, sizeof *function->of_theta);

@@ -210,7 +210,7 @@ int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
     call.again = call.segment_steps > 0;
     if (call.again) { /* at the end of the workspace */
         const int64_t bytes = cg_segment_bytes(f, n, options);
-        const uintptr_t end = space.address + (uintptr_t)(cg_workspace_size(f, n, options) - bytes - cg_stored_bytes(f, n, extent, options, &plan) - 64);
+        const uintptr_t end = space.address + (uintptr_t)(cg_space_behind(space.packed, f, n, options) - bytes - cg_stored_bytes(f, n, extent, options, &plan) - 64);
         const int bad = cg_begin_segment(&call.segment, f, n, args, call.team, end);
         args = call.segment.args;
         if (bad) return bad;

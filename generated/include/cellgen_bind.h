@@ -76,6 +76,15 @@ static inline int64_t cg_dim_named(const cellgen_cell *cell, const char *name)
     return -1;
 }
 
+/* A function of a cell by its name; NULL: it has none. */
+static inline const cellgen_signature *cg_function_named(const cellgen_cell *cell, const char *name)
+{
+    for (int64_t k = 0; k < cell->functions; ++k)
+        if (strcmp(cell->function[k].name, name) == 0)
+            return &cell->function[k];
+    return NULL;
+}
+
 /* A term; *unknown is the dimension of it that is not known, -2 of several. */
 static inline int64_t cg_term(const cellgen_term *term, const int64_t *size, int64_t *unknown)
 {

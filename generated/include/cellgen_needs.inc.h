@@ -182,11 +182,18 @@ CELLGEN_STATIC int64_t cg_segment_bytes(const cg_function *f, const int64_t *n, 
 CELLGEN_STATIC int64_t cg_stored_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,
                                        const cellgen_options *options, const cellgen_plan *plan);
 
-int64_t cg_workspace_size(const cg_function *f, const int64_t *given, const cellgen_options *options)
+/* Bytes of the weights that a call packs itself. */
+CELLGEN_INLINE int64_t cg_own_packed_size(const cg_function *f, const int64_t *n, const cellgen_options *options)
+{
+    return options && options->packed ? 0 : cg_packed_size(f, n, options);
+}
+
+/* Bytes of a workspace that begins with `packed` bytes of weights. */
+CELLGEN_STATIC int64_t cg_space_behind(int64_t packed, const cg_function *f, const int64_t *given, const cellgen_options *options)
 {
     int64_t extent[CELLGEN_EXTENTS_MAX], dims[CELLGEN_DIMS_MAX];
     const int64_t *const n = cg_dims(f, given, dims);
-    int64_t bytes = 64 + (options && options->packed ? 0 : cg_packed_size(f, n, options));
+    int64_t bytes = 64 + packed;
     cellgen_plan plan;
     f->extent(n, extent);
     cg_choose_for(f, n, 1, 0, options, &plan);
@@ -200,6 +207,12 @@ int64_t cg_workspace_size(const cg_function *f, const int64_t *given, const cell
         bytes += cg_place_row_block(&b, f, n, extent, options, &plan, row_block, row_blocks, 0);
     }
     return bytes;
+}
+
+int64_t cg_workspace_size(const cg_function *f, const int64_t *given, const cellgen_options *options)
+{
+    int64_t dims[CELLGEN_DIMS_MAX];
+    return cg_space_behind(cg_own_packed_size(f, cg_dims(f, given, dims), options), f, given, options);
 }
 
 /* The workspace of a call. */
@@ -223,8 +236,8 @@ CELLGEN_STATIC int cg_find_space(cg_space *space, const cg_function *f, const in
     const int has_more = cg_is_stored(options) || (f->is_backward && options && (options->checkpoint || options->per_row));
     memcpy(&space->address, (const char *)args + CELLGEN_WORD * f->members, sizeof space->address);
     memcpy(&space->bytes, (const char *)args + CELLGEN_WORD * (f->members + 1), sizeof space->bytes);
-    space->packed = options && options->packed ? 0 : cg_packed_size(f, n, options);
-    return !space->address || ((has_more || threads > 1) && space->bytes < cg_workspace_size(f, n, options));
+    space->packed = cg_own_packed_size(f, n, options);
+    return !space->address || ((has_more || threads > 1) && space->bytes < cg_space_behind(space->packed, f, n, options));
 }
 
 /* Give the row blocks of a call their places; not 0: the workspace is too small, and nothing else of it is written. */

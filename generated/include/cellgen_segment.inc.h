@@ -59,7 +59,7 @@ CELLGEN_STATIC int64_t cg_place_segment(cg_segment *segment, const cg_function *
     cg_row_block *const b = &segment->row_block;
     const cg_function *const forward = f->forward;
     const uintptr_t packed = segment->options.packed ? (uintptr_t)segment->options.packed : address;
-    int64_t bytes = segment->options.packed ? 0 : cg_packed_size(forward, b->shape.n, &segment->options);
+    int64_t bytes = cg_own_packed_size(forward, b->shape.n, &segment->options);
     bytes += cg_place_all(b, &segment->options, &segment->plan, 0, address ? address + (uintptr_t)bytes : 0);
     if (address) cg_place_packed(b, packed);
     CELLGEN_TAKE(b->at.args, char, 1, CELLGEN_WORD * (forward->members + 4));

@@ -233,7 +233,7 @@ CELLGEN_STATIC void cg_begin_stored(cg_stored *stored, const cg_function *f, con
     stored->arrays = 0;
     if (!cg_is_stored(*options)) return;
     const int64_t bytes = cg_stored_bytes(f, n, extent, *options, plan);
-    const uintptr_t end = space->address + (uintptr_t)(cg_workspace_size(f, n, *options) - bytes - 64);
+    const uintptr_t end = space->address + (uintptr_t)(cg_space_behind(space->packed, f, n, *options) - bytes - 64);
     cg_place_stored(stored, f, n, extent, *options, cg_stored_steps(f, n, extent, *options, plan),
                     f->is_backward && (*options)->checkpoint > 0, *args, end);
     *args = stored->args;

@@ -62,12 +62,6 @@ static int read_keyword(Door *door, Keyword *keyword, PyObject *from) {
     return 1;
 }
 
-static const cellgen_signature *function_named(const cellgen_cell *cell, const char *name) {
-    int64_t number = 0;
-    while (number < cell->functions && strcmp(cell->function[number].name, name)) number++;
-    return number == cell->functions ? NULL : &cell->function[number];
-}
-
 /* Members of the function by their names, -1 for what is none. */
 static int64_t *read_results(const Door *door, PyObject *names) {
     const Py_ssize_t count = PyTuple_GET_SIZE(names);
@@ -113,7 +107,7 @@ static PyObject *new_door(PyObject *module, PyObject *args) {
                           &keywords, &PyTuple_Type, &fields, &PyTuple_Type, &saves, &of_last, &packed))
         return NULL;
     const cellgen_cell *of = (const cellgen_cell *)(uintptr_t)cell;
-    const cellgen_signature *function = of->abi == CELLGEN_ABI_VERSION ? function_named(of, name) : NULL;
+    const cellgen_signature *function = of->abi == CELLGEN_ABI_VERSION ? cg_function_named(of, name) : NULL;
     if (!function || of->precisions != 2 || function->members > CG_MOST_MEMBERS || of->dims > CG_MOST_MEMBERS ||
         !PyType_IsSubtype((PyTypeObject *)named, &PyTuple_Type)) {
         PyErr_BadArgument();
@@ -122,7 +116,7 @@ static PyObject *new_door(PyObject *module, PyObject *args) {
     Door *door = (Door *)state->door->tp_alloc(state->door, 0);
     if (!door) return NULL;
     door->cell = of, door->function = function;
-    if (!strcmp(name, "sequence_backward")) door->forward = function_named(of, "sequence_forward");
+    if (!strcmp(name, "sequence_backward")) door->forward = cg_function_named(of, "sequence_forward");
     if (door->forward && door->forward->members > CG_MOST_MEMBERS) door->forward = NULL;
     Py_INCREF(keep), Py_INCREF(named), Py_INCREF(empty);
     door->keep = keep, door->named = (PyTypeObject *)named, door->empty = empty;

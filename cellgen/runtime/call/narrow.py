@@ -173,7 +173,7 @@ def _written(
         label, tuple(n for n, a in items.items() if not a.saved or not function.team), out
     )
     for name, array in arrays.items():
-        require_element(label, f"out {name}", array, element, first)
+        require_element(label, name, array, element, first, kind="out ")
         if not array.flags.writeable:
             raise ArgumentError(
                 f"{label}: out {name} is read-only, expected an array to write into; allocate it "
@@ -188,12 +188,14 @@ def _written(
     return written, arrays
 
 
-def require_element(where: str, label: str, array: Any, element: str, first: str) -> None:
+def require_element(
+    label: str, name: str, array: Any, element: str, first: str, *, kind: str = ""
+) -> None:
     """Refuse an array of another type than the first one. Raises ArgumentError."""
     if element_of(array) != element:
         raise ArgumentError(
-            f"{where}: {label} is a {type_name(array)} of {element_of(array)}, but {first} is "
-            f"{element}; convert {label.rpartition(' ')[2]}"
+            f"{label}: {kind}{name} is a {type_name(array)} of {element_of(array)}, but {first} is "
+            f"{element}; convert {name}"
         )
 
 

@@ -148,7 +148,9 @@ class Runs:
                     f"pass saved=..."
                 )
             return None
-        arrays, run = read_saved(self.where, self._takes, saved, self._kernel.digest())
+        arrays, run = read_saved(
+            self.where, self._takes, saved, self._kernel.name, self._kernel.digest()
+        )
         arguments.update(arrays)
         for name, kept in () if run is None else run.scalars:
             if name not in self._scalars:

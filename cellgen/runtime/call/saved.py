@@ -106,11 +106,12 @@ def kept_arrays(saved: object) -> dict[str, object]:
 
 
 def read_saved(
-    label: str, names: tuple[str, ...], saved: object, digest: str
+    label: str, names: tuple[str, ...], saved: object, cell: str, digest: str
 ) -> tuple[dict[str, Array], ForwardRun | None]:
     """Name what was kept, and tell by which run; None for arrays by name, which no run vouches for.
 
-    Raises ArgumentError for anything else, and for what another cell kept.
+    ``cell`` and ``digest`` are the kernel's. Raises ArgumentError for anything else, and for what
+    another cell kept.
     """
     expected = (
         f"what sequence_forward(..., save=True).saved holds ({', '.join(names) or 'nothing'})"
@@ -118,7 +119,7 @@ def read_saved(
     if isinstance(saved, Saved) and saved.run is not None:
         run = saved.run
         if run.digest != digest:
-            kind = "another version of" if run.cell == label.partition(".")[0] else "the cell"
+            kind = "another version of" if run.cell == cell else "the cell"
             raise ArgumentError(
                 f"{label}: saved is of {kind} {run.cell}, expected {expected} of this cell; run "
                 f"this kernel's sequence_forward with save=True"

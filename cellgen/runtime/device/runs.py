@@ -63,7 +63,9 @@ class DeviceRuns:
         """
         if saved is None:
             return {}, None
-        arrays, run = read_saved(self._where, self._takes, saved, self._kernel.digest())
+        arrays, run = read_saved(
+            self._where, self._takes, saved, self._kernel.name, self._kernel.digest()
+        )
         if run is None or not isinstance(saved, Saved):
             return {**arrays}, None
         self._take_scalars(arguments, run)
