@@ -10,14 +10,15 @@ from __future__ import annotations
 import random
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-COPIED = ("cellgen", "templates", "tests", "generated/include", "pyproject.toml")
-"""What a copy has: kernels are generated and compiled in it, nothing is read from ``generated``."""
+COPIED = ("cellgen", "templates", "tests", "generated", "pyproject.toml")
+"""What a copy has: a proof generates its kernels; tests load those of ``generated``, and choose by
+what is there which cells cover others."""
 
 CELLS = ("gru", "qrnn", "delta_net", "layer_norm_gru")
 """Whose proofs are asked: gates, an output that is no state, a matrix of a row, sums over units."""
@@ -191,13 +192,14 @@ def _without_prose(text: str, language: str) -> str:
     return re.sub(_PROSE[language], lambda f: re.sub(r"[^\n]", " ", f[0]), text, flags=flags)
 
 
-def copy_of_checkout(folder: Path) -> Path:
-    """Copy what a proof needs into an empty folder."""
-    for name in COPIED:
+def copy_of_checkout(folder: Path, names: Sequence[str] = COPIED) -> Path:
+    """Copy what proofs and tests need into a folder, over what is there of the same name."""
+    for name in names:
         source, target = ROOT / name, folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(source, target, ignore=ignored, dirs_exist_ok=True)
         else:
             shutil.copy(source, target)
     return folder

@@ -96,6 +96,16 @@ class Workplace:
             Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
     def _suite(self, mutant: Mutant) -> str:
+        """Ask tests, of kernels as a compiler with the mistake generates them."""
+        said = ""
+        try:
+            if not mutant.file.startswith("generated/"):
+                said = self._run("-m", "tests.mutants.prove", "--write")
+            return said or self._tests(mutant)
+        finally:
+            copy_of_checkout(self.folder, ("generated",))
+
+    def _tests(self, mutant: Mutant) -> str:
         names = next(v for folder, v in SUITES.items() if mutant.file.startswith(folder))
         files = [str(*self.folder.glob(f"tests/**/{name}.py")) for name in names.split()]
         return self._run("-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", *files)

@@ -1,6 +1,7 @@
 """Prove cells until one is refused: ``python -m tests.mutants.prove CELL...``; exit code 1 then.
 
 With ``--sources`` first nothing is proved: printed is a digest of what is generated of the cells.
+With ``--write`` alone the cells that ship are generated, where tests load them from.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from hashlib import sha256
 
 import cellgen.cells
 from cellgen.errors import CellgenError
+from cellgen.files.tree import write_cell
 from cellgen.pipeline import generate
 from cellgen.program.transforms.tangent import tangent
 from cellgen.proof.check import check
+from cellgen.runtime.paths import generated_folder
 
 CELLS = {cell.definition.name: cell for cell in cellgen.cells.SHIPPED}
 
@@ -24,7 +27,16 @@ def sources(names: list[str]) -> str:
     return sha256(text.encode()).hexdigest()
 
 
+def write() -> None:
+    """Generate the C of all cells that ship."""
+    for cell in CELLS.values():
+        write_cell(generated_folder(), generate(cell, ("c",)))
+
+
 def main(names: list[str]) -> int:
+    if names == ["--write"]:
+        write()
+        return 0
     if names[:1] == ["--sources"]:
         print(sources(names[1:]))
         return 0

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +29,7 @@ from cellgen.proof.over_time import forward_errors, truth_over_time
 from cellgen.proof.precisions import narrow_gradients
 from cellgen.proof.threads import differing_bits
 from cellgen.runtime.host.tuning import candidates
-from tests.mutants import ROOT, drawn, named
+from tests.mutants import CELLS, ROOT, drawn, named
 from tests.mutants import __main__ as judging
 from tests.mutants.__main__ import main
 
@@ -215,6 +216,27 @@ def test_mutants_are_the_same_for_the_same_seed_and_change_their_file() -> None:
     for mutant in (*named(), *one):
         text = (ROOT / mutant.file).read_text(encoding="utf-8")
         assert mutant.applied(text) != text, str(mutant)
+
+
+def test_tests_are_asked_of_kernels_that_the_mistake_generates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without their folders tests are not collected, which looks like a mistake that is noticed."""
+    place, asked = judging.Workplace(tmp_path / "copy", tmp_path / "cache"), list[str]()
+    shown = place.folder / "generated" / "gru" / "gru.c"
+    shipped = shown.read_text()
+
+    def run(*words: str) -> str:
+        asked.append(words[-1] if words[0] == "-m" and words[1] != "pytest" else words[1])
+        if words[-1] == "--write":
+            shown.write_text("generated with the mistake")
+        return ""
+
+    monkeypatch.setattr(place, "_run", run)
+    monkeypatch.setattr(place, "_sources", lambda mutant: "")
+    place.verdict(next(m for m in drawn(0) if m.file.startswith("cellgen/")), suites=True)
+    assert asked == [CELLS[-1], "--write", "pytest"]
+    assert shown.read_text() == shipped
 
 
 STARTED = "import subprocess, sys; subprocess.run([sys.executable, '-c', {!r}])"
