@@ -7,6 +7,7 @@ of the repository; in a wheel they are package data: ``cellgen/_data/templates``
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from cellgen.errors import BuildError
@@ -42,7 +43,8 @@ def shipped_names() -> tuple[str, ...]:
 
 def is_shipped(name: str) -> bool:
     """Whether the generated sources of a cell of that name are installed."""
-    return name.isidentifier() and (generated_folder() / name / "__init__.py").is_file()
+    folder = generated_folder()
+    return name in os.listdir(folder) and (folder / name / "__init__.py").is_file()
 
 
 def _folder(name: str, package: Path) -> Path:

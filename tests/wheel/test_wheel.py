@@ -99,7 +99,7 @@ def test_near_is_within_roundings() -> None:
     one = np.ones(3, np.float32)
     assert bits.near(one, one + np.float32(4e-6), one)
     assert not bits.near(one, one + np.float32(1e-5), one)
-    assert bits.near(one, one + np.float32(1e-5), one + np.float32(2e-6))
+    assert bits.near(one, one + np.float32(1e-5), one + np.float32(3e-6))
     assert not bits.near(one, one[:2], one)
 
 
