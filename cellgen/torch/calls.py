@@ -67,13 +67,11 @@ def _present(tensors: Given) -> tuple[list[Tensor], int]:
     every = (1 << len(tensors)) - 1 if len(tensors) <= MOST_BITS else ALL
     if len(there) == len(tensors):
         return there, every
-    return there, every - sum(1 << place for place, t in enumerate(tensors) if t is None)
+    return there, every - sum([1 << place for place, t in enumerate(tensors) if t is None])
 
 
 def _with_zeros(call: Call, tables: Tables, theta: Sequence[Tensor], upstream: Given) -> Given:
     """Put zeros in the place of gradients that are missing where bits do not tell them apart."""
-    if all(gradient is not None for gradient in upstream[MOST_BITS:]):
-        return upstream
     layout = call.layout(tables)
     sizes, filled = layout.sizes(theta), [*upstream]
     for place in range(MOST_BITS, len(filled)):
@@ -86,7 +84,9 @@ def run_backward(
     call: Call, tables: Tables, theta: Sequence[Tensor], kept: Sequence[Tensor], upstream: Given
 ) -> Sequence[Tensor]:
     """Call the operator: upstream gradients that there are, and which those are."""
-    tensors, present = _present(_with_zeros(call, tables, theta, upstream))
+    if len(upstream) > MOST_BITS:
+        upstream = _with_zeros(call, tables, theta, upstream)
+    tensors, present = _present(upstream)
     there, which = _present(tables)
     gradients: Sequence[Tensor] = getattr(torch.ops.cellgen.backward, OVERLOAD)(
         *(call.known.text, theta, call.scalars, kept, tensors, present, call.wanted, there, which),
