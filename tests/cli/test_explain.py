@@ -66,6 +66,8 @@ def test_configurations_of_a_device_are_counted_and_where_the_choice_comes_from_
         section = on_device_section(GatedLinearAttention, sizes)
         assert [expected in row.what for row in section.rows] == [True, False]
     assert rows(explain(Mamba), "form over time on") == ["none: torch's own operators"]
+    (row,) = on_device_section(Mamba, {}).rows
+    assert row.why.startswith("mamba: s_prev is a vector for each row and head")
 
 
 def test_what_is_saved_is_counted():

@@ -84,7 +84,7 @@ def _not_yet(error: DerivationError) -> NotYet:
     """The reason in an error of this target; any other is raised again."""
     if error.code != NO_FORM and not str(error.code).startswith("triton."):
         raise error
-    return NotYet(str(error))
+    return NotYet(str(error.args[0]))
 
 
 def _ordering(definition: Definition) -> Ordering:
