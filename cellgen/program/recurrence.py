@@ -158,7 +158,7 @@ class _Flow:
         self, program: Program, links: Sequence[StateLink], definition: Definition
     ) -> None:
         self.program = program
-        self.written = {item.target: item.expression for item in definition.equations}
+        self.written = {item.target: item for item in definition.equations}
         self.links = links
         self.definitions = program.definitions
         self.reach: dict[Value, dict[Value, Reach]] = {v: {} for v in program.arguments}
@@ -251,7 +251,7 @@ class _Flow:
             if reached.isdisjoint(reader.operands):
                 continue
             if reader.target in self.written:
-                return f"{reader.target} = {text(self.written[reader.target])}"
+                return str(self.written[reader.target])
             reached.add(reader.target)
         return text(statement.expression)
 

@@ -143,7 +143,9 @@ def _name(stated: Sequence[str]) -> str:
 
 def _remember(stated: Sequence[str], choices: Sequence[Chosen]) -> None:
     rows = [{"blocks": one.blocks, "ms": one.ms, "note": one.note} for one in choices]
-    cache.remember(_name(stated), {"stated": list(stated), "choices": rows})
+    cell, module, device, *_, dtype, _ = stated
+    of = {"cell": cell, "module": module, "device": device, "dtype": dtype}
+    cache.remember(_name(stated), {**of, "stated": list(stated), "choices": rows})
 
 
 def _recalled(stated: Sequence[str]) -> list[Chosen]:

@@ -5,7 +5,7 @@ Input: a launch of a plan, sizes of a call, a configuration of the plan. Output:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,10 +92,10 @@ def ahead_of(streams: int, units: int, most: int) -> int:
     return 1 << max(0, most.bit_length() - 1)
 
 
-def configurations(plan: Mapping[str, Any]) -> list[Mapping[str, int]]:
+def configurations(plan: Mapping[str, Any]) -> Iterator[Mapping[str, int]]:
     """Every configuration of kernels over rows and units, the first one first."""
     rows = plan["rows"]
-    return [{**one, "programs": many} for many in rows["programs"] for one in rows["blocks"]]
+    return ({**one, "programs": many} for many in rows["programs"] for one in rows["blocks"])
 
 
 def size_of(text: str, sizes: Mapping[str, int]) -> int:

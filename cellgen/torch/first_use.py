@@ -12,7 +12,6 @@ left out, by name. The cache remembers; ``CELLGEN_PROVE=0`` leaves the compariso
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.metadata
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ from torch import Tensor
 import cellgen
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.build import cache
+from cellgen.runtime.triton.kernel import module_digest
 from cellgen.torch.chunks.rows import Gaps
 from cellgen.torch.devices import is_capturing, on_device
 from cellgen.torch.errors import DeviceRunError, WrongKernelsError
@@ -141,7 +141,7 @@ def versions(launch: FormLaunch, device: torch.device) -> tuple[str, ...]:
     assembler = assembler_of(device)
     return (
         launch.cell,
-        hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "",
+        module_digest(file) if file.is_file() else "",
         name_of(device),
         f"cellgen {cellgen.__version__}, torch {torch.__version__}",
         f"triton {importlib.metadata.version('triton')}",

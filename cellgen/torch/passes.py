@@ -182,7 +182,7 @@ class PlanRun:
 
     def cut_of(self, launch: Operation) -> Cut:
         """How a launch is cut by what is chosen for its kernel, else by the first configuration."""
-        settings = self.chosen.get(launch["kernel"]) or configurations(self.plan)[0]
+        settings = self.chosen.get(launch["kernel"]) or next(configurations(self.plan))
         gaps = self.before is not None
         return cut(launch, self.sizes, self.call, settings, gaps, self.segments, self.ahead)
 

@@ -6,14 +6,13 @@ What a call chose on a device is read from the cache.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping
 
 from cellgen import api
 from cellgen.language.cell import Cell, definition_of
 from cellgen.runtime.build import cache
-from cellgen.runtime.triton.kernel import TritonKernel, configuration_text
+from cellgen.runtime.triton.kernel import TritonKernel, configuration_text, module_digest
 from cellgen.targets.target import NotYet
 from cellgen.targets.triton.passes import Passes, RowLaunch
 from cellgen.targets.triton.plan import LayerPlan
@@ -87,7 +86,10 @@ def _remembered(cell: type[Cell]) -> Iterator[tuple[str, str, str]]:
     for facts in cache.recalled("chosen-"):
         match facts:
             case {
-                "stated": [of, module, device, *_, dtype, _],
+                "cell": str(of),
+                "module": module,
+                "device": device,
+                "dtype": dtype,
                 "choices": [{"blocks": dict(blocks), "ms": ms, "note": note}, *_],
             } if of == name:
                 own = own or _digest(cell)
@@ -99,4 +101,4 @@ def _digest(cell: type[Cell]) -> str:
     """What tells the module of a cell from others."""
     kernel = api.compile(cell, "triton")
     assert isinstance(kernel, TritonKernel)
-    return hashlib.sha256(kernel.build().path.read_bytes()).hexdigest()
+    return module_digest(kernel.build().path)

@@ -18,8 +18,8 @@ from tests.torch.emulated import emulated_device  # noqa: E402
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 MOST = {False: 115, True: 215}
-"""Functions entered in a call like an earlier one, forward alone, forward and ``backward()``: 107
-and 203, and a few more for checks to come. A call that makes its plans enters 179 and 375."""
+"""Functions entered in a call like an earlier one, forward alone, forward and ``backward()``: 112
+and 214."""
 
 
 def count(trains: bool) -> int:

@@ -94,7 +94,7 @@ class _Analysis:
 
         Copies are looked through.
         """
-        written = {equation.target: equation.expression for equation in self.definition.equations}
+        written = {equation.target: equation for equation in self.definition.equations}
         definitions = self.streams.definitions
         swap = {
             value: copy.expression
@@ -104,7 +104,7 @@ class _Analysis:
         read = {swap.get(value, value) for value in statement.operands}
         is_made = any(v.role is Role.TEMPORARY and v not in written for v in read)
         if is_made and statement.target in written:
-            return f"{statement.target} = {text(written[statement.target])}"
+            return str(written[statement.target])
         return text(statement.expression.xreplace(swap))
 
     def _memory(self, state: Value) -> Memory:

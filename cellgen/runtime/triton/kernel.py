@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from types import ModuleType
 
 from cellgen.errors import BuildError
@@ -27,6 +29,11 @@ def configuration_text(blocks: Mapping[str, Mapping[str, int]], ms: float, note:
         for kernel, of in blocks.items()
     )
     return "; ".join([*kernels, *([f"{ms:.3g} ms"] if blocks else []), *([note] if note else [])])
+
+
+def module_digest(file: Path) -> str:
+    """What tells a module from that of other equations, or of another version."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @dataclass(frozen=True)
