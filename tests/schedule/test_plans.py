@@ -19,7 +19,7 @@ from cellgen.runtime import abi
 from cellgen.runtime.build.library import Types
 from cellgen.runtime.host.plans import Constants, SequencePlan
 from cellgen.runtime.paths import include_folder
-from tests.drivers import OBSERVED, in_small_parts
+from tests.drivers import OBSERVED, OBSERVED_HEADER, SMALL, in_small_parts
 from tests.random_cells import draw_arrays
 
 DIMS = {"T": 9, "B": 5, "I": 7, "H": 33}
@@ -307,3 +307,12 @@ def test_groups_of_rows_and_slices_of_deep_panels_change_no_bit(name, tmp_path, 
     for by in (Constants(), IN_MEMORY):
         for key, array in results(parts, by).items():
             assert array.tobytes() == whole[key].tobytes(), f"{key}: {by}"
+
+
+def test_parts_that_a_test_makes_small_have_the_sizes_of_users_before():
+    ours = OBSERVED_HEADER.read_text()
+    headers = "".join(file.read_text() for file in include_folder().glob("*.h"))
+    for name in SMALL:
+        macro = rf"^#define CELLGEN_{name.upper()} \(?(\d+(?: << \d+)?)"
+        (size,) = re.findall(macro, headers, re.M)
+        assert re.search(rf"\bcellgen_{name} = {size}[,;]", ours)
