@@ -193,7 +193,7 @@ static Object give(Tensor result)
     return given;
 }
 
-/* Tensors of Python from the results of a call, which it gives up. */
+/* Tensors of Python from the results of a call, which it gives up; NULL where memory for one of them is lacking. */
 static Object take_results(Run *run)
 {
     int count = run->checkpoints, next = 0;
@@ -205,6 +205,10 @@ static Object take_results(Run *run)
             PyList_SetItem(list, next++, give(run->result[k]));
     for (int k = 0; k < run->checkpoints && list != NULL; ++k)
         PyList_SetItem(list, next++, give(run->checkpoint[k]));
+    if (list != NULL && PyErr_Occurred() != NULL) {
+        Py_DecRef(list);
+        return NULL;
+    }
     if (python.wrap != NULL || list == NULL)
         return list;
     Object found = PyObject_CallFunctionObjArgs(python.tensors, list, NULL);
