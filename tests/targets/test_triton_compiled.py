@@ -28,7 +28,7 @@ OTHERS = ("qrnn", "min_lstm", "min_gru_log", "lru", "rg_lru", "s5")
 TYPES = {"sums": "*fp32", "int32": "*i32"}
 
 
-CONFIGURATIONS = configurations(literal(Passes((), (), (), {}, (), ())))
+CONFIGURATIONS = [*configurations(literal(Passes((), (), (), {}, (), ())))]
 SPILT = {("rwkv4", 1, 1): 32}
 """Bytes, by units of a lane and warps, that the way back may spill in the place of none."""
 TRIED = [one for one in CONFIGURATIONS if one["programs"] == CONFIGURATIONS[0]["programs"]]
