@@ -121,7 +121,9 @@ def run(page: str, folder: Path) -> None:
 def _run(block: Block, page: Page, where: str) -> None:
     assert block.language in LANGUAGES, f"{where}: a block of {block.language or 'no language'}"
     if block.title:
-        (page.folder / block.title).write_text(block.text, encoding="utf-8")
+        file = page.folder / block.title
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(block.text, encoding="utf-8")
     if block.language == "python":
         page.printed = _python(block, page, where)
     elif block.language == "console":

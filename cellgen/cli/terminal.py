@@ -27,7 +27,7 @@ from rich.progress import (
 
 from cellgen.cli.screen import BOLD, BOLD_RED, GREEN, PIPE_WIDTH, YELLOW, columns, marked
 from cellgen.runtime.progress import without_bars
-from cellgen.views.layout import broken, fitted
+from cellgen.views.layout import HANGING, broken, fitted
 
 if TYPE_CHECKING:
     from cellgen.cli.doctor import Finding
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 VERDICTS = {"ok": GREEN, "failed": BOLD_RED, "skipped": YELLOW}
 LEAST_NOTES = 40
 """Columns of a note beside what it is on; where there are fewer it stands below."""
+FOUND_AT = 31
+"""The column at which it stands what the doctor found."""
 HEADING = re.compile(r"^[^\s(:][^(:\n]*", re.MULTILINE)
 """What a line begins with that is not indented: up to its arguments, or to what it says."""
 
@@ -169,14 +171,24 @@ def _figures(error: str, bar: str, verdict: str, style: str = "") -> str:
 
 def print_findings(findings: Sequence[Finding]) -> None:
     """Print what ``doctor`` found, and what to do about it."""
-    out = _out()
+    width = columns()
     for finding in findings:
-        mark = "[green]ok[/]     " if finding.ok else "[bold red]missing[/]"
+        word, style = ("ok", GREEN) if finding.ok else ("missing", BOLD_RED)
         if not finding.ok and not finding.required:
-            mark = "[yellow]absent[/] "
-        out.print(f"{mark}  {escape(f'{finding.name:20}  {finding.text}')}", soft_wrap=True)
-        if finding.fix:
-            out.print(escape(f"{'':31}{finding.fix}"), soft_wrap=True)
+            word, style = "absent", YELLOW
+        typer.echo(f"{marked(f'{word:7}', style)}  {_found(finding, width)}")
+
+
+def _found(finding: Finding, width: int | None) -> str:
+    """What was found and how to mend it, beside the name; below it where a terminal is narrow."""
+    said = [text for text in (finding.text, finding.fix) if text]
+    if width is None:
+        return f"{finding.name:20}  " + f"\n{'':31}".join(said)
+    is_beside = width - FOUND_AT >= LEAST_NOTES and len(finding.name) <= 20
+    indent = FOUND_AT if is_beside else HANGING
+    lines = [line for text in said for line in broken(text, width - indent)]
+    begin = f"{finding.name:20}  " if is_beside else f"{finding.name}\n{'':{indent}}"
+    return begin + f"\n{'':{indent}}".join(lines)
 
 
 def _out() -> Console:

@@ -99,13 +99,13 @@ def listed_text(listed: Mapping[str, TextDigest]) -> str:
 def read_files(folder: Path, suffix: str, target: str) -> SourceFiles:
     """Read the file that a target wrote, and the headers that it includes.
 
-    Raises BuildError: the cell is not rendered for this target.
+    Raises BuildError: the cell was not written for this target.
     """
     file = folder / f"{folder.name}{suffix}"
     if not file.is_file():
         raise BuildError(
-            f"{folder} has no {file.name}: the cell is not rendered for {target} yet; its C kernel "
-            f"works: cellgen.load({folder.name!r})",
+            f"{folder} has no {file.name}: {folder.name} was not written for {target}; "
+            f"cellgen.compile of its class, with target {target!r}, does that, or says why not",
             code=f"build.{target}",
         )
     texts = {file.name: file.read_text(encoding="utf-8")}

@@ -8,6 +8,7 @@ import pytest
 
 from cellgen.cells import GRU, LSTM, MLSTM, GatedLinearAttention
 from cellgen.cli import screen, terminal
+from cellgen.cli.doctor import Finding
 from cellgen.pipeline import programs_of
 from cellgen.proof.check import Report, Row
 from cellgen.views import chunks
@@ -95,6 +96,25 @@ def test_claims_fit_and_say_all(width):
     head = "claim error bar verdict over"
     figures = "1.2e-07 3.4e-06 1.0e+00 5.0e-01"
     assert letters(" ".join(lines)) == letters(f"{head} {expected} {figures}")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_what_the_doctor_found_fits_and_says_all(width, capsys, monkeypatch):
+    flags = "-O3 -fPIC -std=gnu11 -march=native -fno-math-errno -fopenmp-simd"
+    findings = [
+        Finding("compiler flags", True, flags),
+        Finding("my-package:extras.GRU", False, "no such module", "pip uninstall my-package"),
+        Finding("torch", False, "torch is not installed", "pip install torch", required=False),
+    ]
+    monkeypatch.setattr(terminal, "columns", lambda: width)
+    terminal.print_findings(findings)
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= width
+    said = "".join(f"{f.name}{f.text}{f.fix}" for f in findings)
+    assert letters(printed) == letters(f"ok missing absent {said}")
+    monkeypatch.setattr(terminal, "columns", lambda: None)
+    terminal.print_findings(findings)
+    assert f"ok       compiler flags        {flags}\n" in capsys.readouterr().out
 
 
 def test_headings_are_bold_on_a_terminal_alone(is_terminal, monkeypatch):

@@ -299,7 +299,11 @@ def test_a_layout_without_equations_converts_and_refuses_to_be_proved(packages: 
 
 
 def test_the_page_shows_the_example_as_it_is() -> None:
-    shown = {block.text for block in documents.blocks("how-to/extending.md")}
+    """Each file by its name, so that they can be written from the page alone."""
+    shown = {block.title: block.text for block in documents.blocks("how-to/extending.md")}
     files = [path for path in EXTENDING.rglob("*") if path.suffix in (".py", ".toml")]
-    texts = {path.read_text(encoding="utf-8") for path in files if path.name != "__init__.py"}
-    assert texts == shown
+    assert shown == {
+        path.relative_to(EXTENDING).as_posix(): path.read_text(encoding="utf-8")
+        for path in files
+        if path.name != "__init__.py"
+    }

@@ -111,7 +111,10 @@ def _check(label: str, name: str, view: Array, array: object) -> None:
     ):
         return
     accept.refuse_masked(label, name, array)
+    fix = "a row for each id, in their order"
+    if isinstance(array, np.ndarray) and array.shape == view.shape:
+        fix = f"which its weights are of; pass {name}.astype(np.{view.dtype})"
     raise ArgumentError(
         f"{label}: {name} is {accept.shown(array)}, expected a numpy.ndarray {view.shape} of "
-        f"{view.dtype}, a row for each id, in their order"
+        f"{view.dtype}, {fix}"
     )

@@ -264,7 +264,10 @@ def of_layers(directions: int) -> object:
     ("call", "said"),
     [
         (lambda s: s.step(some(3, 3)), r"gru.stream.step: x is an array \(3, 3\) of float32, expe"),
-        (lambda s: s.step(some(2, 3).astype("f8")), r"expected a numpy.ndarray \(2, 3\) of float"),
+        (
+            lambda s: s.step(some(2, 3).astype("f8")),
+            r"float64, expected a numpy.ndarray \(2, 3\) of float32, .*; pass x.astype\(np.float32",
+        ),
         (lambda s: s.step([[1, 2, 3]] * 2), r"x is \[\[1, 2, 3\], .* expected a numpy.ndarray"),
         (lambda s: s.step(np.ma.zeros((2, 3), np.float32)), "x is a masked array"),
         (lambda s: s.step({"y": some(2, 3)}), "x has y, expected the inputs x; pass a dict"),
