@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import sympy
 
 from cellgen.language.ops import OPERATORS, Operator
+from cellgen.targets.function_headers import IN_HEADERS, INDEX, FunctionNames, RowFunctions
 
 C_HEADER = "cellgen_running.h"
 NAMES_HEADER = "cellgen_running_names.h"
@@ -47,8 +48,13 @@ def _c_header(rows: Sequence[Operator]) -> str:
 #include "cellgen.h"
 #include "cellgen_math.h"
 """
-    routines = [_routine(row, suffix) for row in rows for suffix in PRECISIONS]
+    routines = [running_routine(row, _in_header(suffix)) for row in rows for suffix in PRECISIONS]
     return "\n".join([head, *routines, "#endif\n"])
+
+
+def _in_header(suffix: str) -> RowFunctions:
+    names = FunctionNames(f"cellgen_{{}}_{suffix}".format)
+    return RowFunctions(IN_HEADERS, PRECISIONS[suffix], INDEX, names)
 
 
 def _operands(row: Operator) -> list[str]:
@@ -58,41 +64,43 @@ def _operands(row: Operator) -> list[str]:
     return ["a", "b"] if "{b}" in texts else ["a"]
 
 
-def _statements(row: Operator, real: str, call: str, load: str, store: str) -> list[str]:
+def _statements(row: Operator, real: str, names: FunctionNames, load: str, store: str) -> list[str]:
     """What is done at a unit: read operands, form the result, carry on, write."""
     running, operands = row.running, _operands(row)
     assert running is not None
     words = {"total": "total", "y": "y_unit", **{name: f"{name}_unit" for name in operands}}
     result, carried = (
-        _CALL.sub(call, text.format(**words)) for text in (running.result, running.carried)
+        _CALL.sub(lambda call: names[call[1]], text.format(**words))
+        for text in (running.result, running.carried)
     )
     read = [f"const {real} {name}_unit = {load.format(name)};" for name in operands]
     written = store.format("y_unit")
     return [*read, f"const {real} y_unit = {result};", f"total = {carried};", written]
 
 
-def _routine(row: Operator, suffix: str) -> str:
-    running, real, operands = row.running, PRECISIONS[suffix], _operands(row)
+def running_routine(row: Operator, c: RowFunctions) -> str:
+    """The routine of a row in C, in words of a header or an export."""
+    running, real, index, operands = row.running, c.real, c.index, _operands(row)
     assert running is not None
-    each = "int64_t unit = units - 1; unit >= 0; --unit"
+    each = f"{index} unit = units - 1; unit >= 0; --unit"
     if not running.is_reversed:
-        each = "int64_t unit = 0; unit < units; ++unit"
-    arguments = [f"const {real} *{name}, int64_t {name}_row" for name in operands]
+        each = f"{index} unit = 0; unit < units; ++unit"
+    arguments = [f"const {real} *{name}, {index} {name}_row" for name in operands]
     begins = [
         f"const {real} *{name}_first = {name} + row * {name}_row + first;" for name in operands
     ]
     load, store = "{0}_first[unit * after]", "y_first[unit * after] = {0};"
-    lines = _statements(row, real, rf"cellgen_\1_{suffix}", load, store)
+    lines = _statements(row, real, c.both, load, store)
     inner = "\n".join(f"                {line}" for line in lines)
     listed = "\n".join(f"            {line}" for line in begins)
     return f"""/* {row.name}: {running.says} */
-CELLGEN_MATH void cellgen_{row.name}_{suffix}(
-    int64_t rows, int64_t heads, int64_t units, int64_t after,
-    {", ".join(arguments)}, {real} *y, int64_t y_row)
+{c.math} void {c.both[row.name]}(
+    {index} rows, {index} heads, {index} units, {index} after,
+    {", ".join(arguments)}, {real} *y, {index} y_row)
 {{
-    for (int64_t row = 0; row < rows; ++row)
-        for (int64_t each = 0; each < heads * after; ++each) {{
-            const int64_t first = each / after * units * after + each % after;
+    for ({index} row = 0; row < rows; ++row)
+        for ({index} each = 0; each < heads * after; ++each) {{
+            const {index} first = each / after * units * after + each % after;
 {listed}
             {real} *y_first = y + row * y_row + first;
             {real} total = {_BEGINS[running.begins]};
@@ -132,9 +140,8 @@ def _kernel(row: Operator) -> str:
     running, operands = row.running, _operands(row)
     assert running is not None
     unit = "units - 1 - k" if running.is_reversed else "k"
-    lines = _statements(
-        row, "R", r"cellgen_\1_of", "cg_load({0}, row, unit)", "cg_store(y, row, unit, {0});"
-    )
+    names, load = FunctionNames("cellgen_{}_of".format), "cg_load({0}, row, unit)"
+    lines = _statements(row, "R", names, load, "cg_store(y, row, unit, {0});")
     inner = "\n".join(f"        {line}" for line in lines)
     letters = [name.upper() for name in operands]
     types = [*letters, "Y"]

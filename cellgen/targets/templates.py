@@ -30,6 +30,7 @@ def _environment(folder: Path) -> jinja2.Environment:
         autoescape=jinja2.select_autoescape(("html.j2",), default=False),
     )
     environment.filters["member"] = c_member
+    environment.filters["continued"] = continued
     return environment
 
 
@@ -42,6 +43,29 @@ def fill(template: str, context: DataclassInstance) -> str:
     values = {item.name: getattr(context, item.name) for item in dataclasses.fields(context)}
     check_template(template, values.keys())
     return _environment(templates_folder()).get_template(template).render(values)
+
+
+def fill_block(template: str, block: str, context: DataclassInstance) -> str:
+    """Render one block of a template, which reads some fields of its context."""
+    values = {item.name: getattr(context, item.name) for item in dataclasses.fields(context)}
+    whole = _environment(templates_folder()).get_template(template)
+    return "".join(whole.blocks[block](whole.new_context(values)))
+
+
+@cache
+def blocks_of(template: str) -> tuple[str, ...]:
+    """The names of a template's blocks, in order."""
+    return tuple(_environment(templates_folder()).get_template(template).blocks)
+
+
+def continued(text: str) -> str:
+    r"""Make lines the value of a macro of C: a backslash at the end of each but the last.
+
+    >>> len(continued("a;\nb;\n"))
+    108
+    """
+    lines = [f"    {line}" for line in text.rstrip("\n").split("\n")]
+    return "\\\n".join([*(line.ljust(99) for line in lines[:-1]), lines[-1]]) + "\n"
 
 
 def check_template(template: str, fields: Set[str]) -> None:

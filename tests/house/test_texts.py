@@ -15,7 +15,6 @@ SEARCHES = frozenset(
 READS = {
     "targets/c/source.py": "a plan's text, line by line, to show it",
     "targets/c_expressions.py": "how a row of the operator table is spelled",
-    "targets/embedded/functions.py": "headers, one cellgen's, of which exports get functions",
     "targets/embedded/spelling.py": "how a row of the operator table is spelled",
     "targets/head.py": "the equations and the docstring of an author",
     "targets/running.py": "how a row of the operator table is spelled",
@@ -27,7 +26,7 @@ READS = {
     "runtime/device/nvcc.py": "an environment variable",
     "runtime/device/nvrtc.py": "names of architectures, and what a compiler says",
 }
-"""The files that take a text apart, and which: none of cellgen's, but for one header."""
+"""The files that take a text apart, and which: none that cellgen writes."""
 
 
 def searches(path: Path) -> Iterator[str]:

@@ -21,10 +21,14 @@ from cellgen.proof.check.over_time import SEQUENCE_BARS
 from cellgen.proof.over_time import VALUES, run_steps
 from cellgen.proof.rounding import NUDGE, largest, scales_of
 from cellgen.runtime.names import c_name
+from cellgen.targets.embedded.functions import definitions
 from cellgen.targets.embedded.limits import Limits
 from cellgen.targets.embedded.request import ExportRequest
 from cellgen.targets.embedded.source import EmbeddedTarget
+from cellgen.targets.function_headers import MATH, ROWS, template_of
+from cellgen.targets.running import running_rows
 from cellgen.targets.target import NotYet
+from cellgen.targets.templates import blocks_of
 from tests.conftest import RunningHeads, RunningUnits
 from tests.embedded import FLAGS, Case, Export, asked_for, case, write
 
@@ -112,6 +116,34 @@ def prove(cell: type[Cell], folder: Path) -> None:
     assert max(errors.values()) <= SEQUENCE_BARS["gradient"], errors
     errors = float_gradient_errors(given, exports["float"], exports["double"])
     assert max(errors.values()) <= FLOAT_GRADIENT, errors
+
+
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_each_function_of_a_header_stands_in_an_export_with_what_it_needs(
+    dtype: str, tmp_path: Path
+) -> None:
+    """In as many exports as there are functions, in one unit of compilation; none stands twice."""
+    suffix = {"float": "_f32", "double": "_f64"}[dtype]
+    blocks = [block for header in (MATH, ROWS) for block in blocks_of(template_of(header))]
+    of_both = [block for block in blocks if block.islower() and block[-4:-2] != "_f"]
+    names = [block.removesuffix(suffix) for block in blocks if block.endswith(suffix)] + of_both
+    assert {"exp", "relu", "first_max"} <= {*names}
+    names += [row.name for row in running_rows()]
+    texts = [text for name in names for text in definitions([name], dtype, f"own_{name}")]
+    together = definitions(names, dtype, "all")
+    assert len(together) == len(set(together)) == len(names) + (dtype == "float")
+    body = tmp_path / "functions.c"
+    lines = [*(f"#include <{head}.h>" for head in ("math", "stdint", "string")), *texts, *together]
+    body.write_text("\n".join(lines), encoding="utf-8")
+    flags = [*FLAGS, "-Wno-unused-function", "-fsyntax-only"]
+    subprocess.run(["gcc", *flags, str(body)], check=True)
+
+
+def test_an_export_s_tanh_is_that_of_time_loops_and_never_fused() -> None:
+    *_, tanh_of_export = definitions(["tanh"], "float", "gru")
+    assert "float gru_cg_tanh(float x)" in tanh_of_export
+    assert "a - n * (0.5f * CELLGEN_LN2_HIGH)" in tanh_of_export
+    assert "HAS_FMA" not in "".join(definitions(["tanh", "sigmoid", "exp"], "float", "gru"))
 
 
 @pytest.mark.parametrize("name", ["gru", "antisymmetric_rnn"])

@@ -244,7 +244,7 @@ def test_show_prints_the_plan_of_a_device_where_it_is_asked_for() -> None:
     assert runner.invoke(app, ["show", "gru", "--target", "cuda"]).exit_code == 2
 
 
-READ_FROM_TABLES = ("embedded/functions.py", "running.py", "triton/names.py")
+READ_FROM_TABLES = ("running.py", "triton/names.py")
 ASKING = ("startswith", "endswith", "partition", "rpartition", "removeprefix", "removesuffix")
 BRACKETS = {
     ("cuda/places.py", "factor"),  # a length is bracketed where it is a factor
@@ -255,9 +255,8 @@ BRACKETS = {
 def test_no_text_of_a_target_is_searched() -> None:
     """Arrays, strides and tiers come from plans; a printed line is never looked into.
 
-    ``embedded/functions`` reads a header of the runtime, ``running`` what rows of the operator
-    table say in C, and ``triton/names`` which names templates have for themselves: no printed
-    lines.
+    ``running`` reads what rows of the operator table say in C, and ``triton/names`` which names
+    templates have for themselves: no printed lines.
     """
     targets = ROOT / "cellgen/targets"
     for path in sorted({*targets.rglob("*.py")} - {targets / f for f in READ_FROM_TABLES}):
@@ -273,7 +272,7 @@ def test_a_target_does_not_ask_how_a_text_begins_or_what_it_holds(target: str) -
         functions = [
             node
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.FunctionDef) and name not in READ_FROM_TABLES
+            if isinstance(node, ast.FunctionDef)
         ]
         for function in functions:
             for node in ast.walk(function):

@@ -1,4 +1,4 @@
-"""Take scalar functions out of the runtime headers: those that some C calls, and what they call.
+"""The functions of the runtime in an export: those that it calls, and what they call.
 
 Input: the names of functions that a body calls. Output: definitions for one precision, under the
 export's name, in the order of the headers. Fused multiply-adds are written as two operations and
@@ -7,143 +7,90 @@ export's name, in the order of the headers. Fused multiply-adds are written as t
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection
-from functools import cache
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
-from cellgen.runtime.paths import include_folder
-
-HEADERS = ("cellgen_math.h", "cellgen_rows.h", "cellgen_running.h")
-"""Where functions are defined, in the order in which they read each other."""
-
-SUFFIXES = {"float": "f32", "double": "f64"}
-_LIBM = {
-    "float": ("float", "fabsf", "floorf", "rintf", "atan2f"),
-    "double": ("double", "fabs", "floor", "rint", "atan2"),
-}
-_TEMPLATE = re.compile(r"#define CELLGEN_(?:SELECTIONS|ROWS)\((.*?)\)\s*\\\n(.*?)\nCELLGEN_", re.S)
-_FUNCTION = re.compile(
-    r"(?P<comment>/\*(?:(?!\*/).)*\*/\n)?"
-    r"CELLGEN_MATH (?P<type>\w+) (?P<name>cellgen_\w+?)_(?P<suffix>f32|f64)\(",
-    re.S,
+from cellgen.targets.function_headers import (
+    MATH,
+    ROWS,
+    FunctionNames,
+    MathFunctions,
+    RowFunctions,
+    constant_names,
+    template_of,
 )
-_CONSTANT = re.compile(r"^#define (CELLGEN_[A-Z0-9_]+) .*$", re.M)
-_NAME = re.compile(
-    r"\bcellgen_(?:quick_)?(?P<function>\w+?)_f(?:32|64)\b(?P<is_call>(?=\())?"
-    r"|\b(?P<constant>CELLGEN_[A-Z0-9_]+)\b"
-)
+from cellgen.targets.running import PRECISIONS, running_routine, running_rows
+from cellgen.targets.templates import blocks_of, fill_block
+
+BEFORE, INDEX = "static", "int"
+SUFFIXES: Mapping[str, str] = {real: suffix for suffix, real in PRECISIONS.items()}
+OF_LIBM: Mapping[str, str] = {"float": "{}f", "double": "{}"}
+OF_TIME_LOOPS: Mapping[str, str] = {"quick_tanh": "tanh", "quick_sigmoid": "sigmoid"}
+"""Functions of time loops, and what an export calls them, which has no others."""
+
+
+@dataclass(frozen=True)
+class SpelledFunction:
+    """A function of an export: its place among others, its C, what it calls and reads."""
+
+    place: tuple[int, int]
+    text: str
+    calls: frozenset[str]
+    constants: frozenset[str]
 
 
 def definitions(calls: Collection[str], dtype: str, export: str) -> list[str]:
     """Return what calls need: constants, then functions, each as a text under the export's name."""
-    known = _known(dtype)
-    needed = {name for name in calls if name in known}
-    pending = list(needed)
+    needed, pending = dict[str, SpelledFunction](), list(calls)
     while pending:
-        for name in _calls(known[pending.pop()]):
-            if name in known and name not in needed:
-                needed.add(name)
-                pending.append(name)
-    functions = [text for name, text in known.items() if name in needed]
-    reads = {name["constant"] for text in functions for name in _NAME.finditer(text)}
-    constants = [line for name, line in _constants() if name in reads]
-    texts = [spelled(text, export) for text in functions]
-    return (["\n".join(constants)] if constants else []) + texts
+        name = pending.pop()
+        if name not in needed:
+            needed[name] = ExportedFunction(name, dtype, export).definition()
+            pending += needed[name].calls
+    functions = sorted(needed.values(), key=lambda function: function.place)
+    read = {name for function in functions for name in function.constants}
+    constants = "".join(
+        fill_block(template_of(MATH), block, ExportedFunction(block, dtype, export).of_math)
+        for block in blocks_of(template_of(MATH))
+        if block in read
+    )
+    return [text for text in (constants, *(f.text for f in functions)) if text]
 
 
-def spelled(definition: str, export: str) -> str:
-    """The text of a function in an export, whose own it is where it is defined and called.
+class ExportedFunction:
+    """Spells one function of an export, and notes what it calls and reads."""
 
-    >>> spelled("float cellgen_tanh_f32(float x)", "gru")
-    'float gru_cg_tanh(float x)'
-    """
+    def __init__(self, name: str, dtype: str, export: str) -> None:
+        self.name, self.dtype = name, dtype
+        self.names = FunctionNames(lambda of: f"{export}_cg_{OF_TIME_LOOPS.get(of, of)}")
+        self.constants, libm = constant_names(), FunctionNames(OF_LIBM[dtype].format)
+        self.of_rows = RowFunctions(BEFORE, dtype, INDEX, self.names)
+        self.of_math = MathFunctions(
+            math=BEFORE,
+            real=dtype,
+            f32=self.names,
+            f64=self.names,
+            both=self.names,
+            libm=libm,
+            constant=self.constants,
+            is_export=True,
+        )
 
-    def named(name: re.Match[str]) -> str:
-        own = f"{export}_" if name["is_call"] is not None else ""
-        return name["constant"] or f"{own}cg_{name['function']}"
+    def definition(self) -> SpelledFunction:
+        """Its text and what that needs."""
+        place, text = self._spelled()
+        calls = frozenset(OF_TIME_LOOPS.get(name, name) for name in self.names.read)
+        return SpelledFunction(place, text, calls, frozenset(self.constants.read))
 
-    return _NAME.sub(named, definition)
-
-
-@cache
-def _calls(definition: str) -> frozenset[str]:
-    """The functions that a definition calls, and its own name."""
-    names = _NAME.finditer(definition)
-    return frozenset(name["function"] for name in names if name["is_call"] is not None)
-
-
-@cache
-def _constants() -> tuple[tuple[str, str], ...]:
-    text = _plain((include_folder() / HEADERS[0]).read_text(encoding="utf-8"))
-    return tuple((constant[1], constant[0]) for constant in _CONSTANT.finditer(text))
-
-
-@cache
-def _known(dtype: str) -> dict[str, str]:
-    """The text of every function of a precision; the quick one where there are two."""
-    suffix, known = SUFFIXES[dtype], dict[str, str]()
-    for header in HEADERS:
-        text = _expanded(_plain((include_folder() / header).read_text(encoding="utf-8")), dtype)
-        for start in _FUNCTION.finditer(text):
-            if start["suffix"] != suffix:
-                continue
-            short = start["name"].removeprefix("cellgen_")
-            body = text[start.start() : _end_of(text, start.end())]
-            if short.startswith("quick_"):
-                short = short.removeprefix("quick_")
-                if f"cellgen_{short}_{suffix}(" in body:
-                    continue  # the same function by another name
-            known[short] = _for_any_machine(body)
-    return known
-
-
-def _for_any_machine(body: str) -> str:
-    """A definition without what a compiler, or a machine, is told in the header."""
-    body = body.replace("CELLGEN_MATH ", "static ").replace("int64_t", "int")
-    return body.replace(", rounded once where the machine has the instruction */", " */")
-
-
-def _end_of(text: str, start: int) -> int:
-    """Where the function ends whose arguments begin at ``start``."""
-    depth, place = 0, text.index("{", start)
-    while True:
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
-        place += 1
-        if depth == 0:
-            return place
-
-
-def _expanded(text: str, dtype: str) -> str:
-    """Write out the macros that define functions for both precisions."""
-
-    def written(macro: re.Match[str]) -> str:
-        names = [name.strip() for name in macro[1].split(",")]
-        values = [SUFFIXES[dtype], *_LIBM[dtype]]
-        body = re.sub(r"[ \t]*\\\n", "\n", macro[2].rstrip().rstrip("\\") + "\n")
-        for name, value in zip(names[1:], values[1:], strict=False):
-            body = re.sub(rf"\b{name}\b", value, body)
-        body = re.sub(r"^    ", "", body.replace(f"##{names[0]}", values[0]), flags=re.M)
-        return f"{body}\nCELLGEN_"
-
-    return _TEMPLATE.sub(written, text)
-
-
-def _plain(text: str) -> str:
-    """Keep the branches of a compiler that has no fused multiply-add and was told nothing."""
-    lines, states = [], [True]
-    for line in re.sub(r"\\\n", "\\\\\n", text).split("\n"):
-        word = line.strip().partition(" ")[0]
-        if word in ("#if", "#ifndef", "#ifdef"):
-            states.append(_holds(line))
-        elif word in ("#else", "#elif"):
-            states[-1] = not states[-1] and (word == "#else" or _holds(line))
-        elif word == "#endif":
-            states.pop()
-        elif all(states):
-            lines.append(line)
-    return "\n".join(lines)
-
-
-def _holds(line: str) -> bool:
-    """Whether a condition of the headers holds: no macro is defined but the guards."""
-    return "#ifndef" in line or line.strip() == "#if !defined(CELLGEN_HAS_FMA)"
+    def _spelled(self) -> tuple[tuple[int, int], str]:
+        """Its place and its text: a block of a header, or a row of the operator table."""
+        contexts: dict[str, MathFunctions | RowFunctions] = {MATH: self.of_math, ROWS: self.of_rows}
+        for number, (header, context) in enumerate(contexts.items()):
+            template = template_of(header)
+            for block in (f"{self.name}_{SUFFIXES[self.dtype]}", self.name):
+                if block in blocks_of(template):
+                    place = number, blocks_of(template).index(block)
+                    return place, fill_block(template, block, context)
+        rows = {row.name: row for row in running_rows()}
+        place = len(contexts), list(rows).index(self.name)
+        return place, running_routine(rows[self.name], self.of_rows)
