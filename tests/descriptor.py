@@ -11,7 +11,8 @@ ROLES = (
     *("input", "state", "static", "weight", "bias", "scalar", "output", "final", "intermediate"),
     *("saved", "upstream", "gradient"),
 )
-OPTIONAL, OVER_TIME, SAVED, WRITTEN, WEIGHT, BOUNDED, OPERAND = 1, 2, 4, 8, 16, 32, 64
+OPTIONAL, OVER_TIME, SAVED, WRITTEN = 1, 2, 4, 8
+WEIGHT, BOUNDED, OPERAND, CARRIED = 16, 32, 64, 128
 
 
 class Term(Structure):

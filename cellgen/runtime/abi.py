@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from cellgen.runtime.names import c_member, spelled
 from cellgen.runtime.options import c_members
 
-ABI_VERSION = 17
+ABI_VERSION = 18
 """Bumped whenever the meaning of a struct, a function or an error code changes; part of the cache
 key."""
 
@@ -69,7 +69,7 @@ class Argument:
     products alone read, so that products in bfloat16 take it in bfloat16. ``initial`` is where a
     state starts.
     ``role`` is one of ``ROLES``; ``of`` names what a gradient is of, and for a final state the one
-    before the first step.
+    before the first step. ``follows`` names the state of which an output is the next value.
     """
 
     name: str
@@ -84,6 +84,7 @@ class Argument:
     initial: float = 0.0
     role: str = ""
     of: str = ""
+    follows: str = ""
 
     def __post_init__(self) -> None:
         """Let the name be the object that a keyword of that name is, as ``look_up`` in C hopes."""
@@ -123,7 +124,8 @@ class Function:
     @property
     def states(self) -> dict[str, str]:
         """States, and what a step makes of them: ``{"h_prev": "h"}``."""
-        return {a.name: a.name.removesuffix("_prev") for a in self.arguments if a.role == "state"}
+        after = {a.follows: a.name for a in (*self.arguments, *self.results) if a.follows}
+        return {a.name: after[a.name] for a in self.arguments if a.name in after}
 
     @property
     def finals(self) -> dict[str, str]:

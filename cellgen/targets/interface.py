@@ -41,6 +41,7 @@ def _signature(
     read = set(function.program.arguments)
     optional = set(function.program.optional)
     requested = {buffer.value for buffer in on_request_of_step(function)}
+    carried = _carried(definition)
     arguments = tuple(
         Argument(
             name=str(value.name),
@@ -52,6 +53,7 @@ def _signature(
             initial=definition.initial_of(value),
             role=_role(value, value in optional),
             of=_of(value, sources),
+            follows=carried.get(str(value.name), ""),
         )
         for value in function.accepted
     )
@@ -63,6 +65,7 @@ def _signature(
             optional=v in requested,
             role=_role(v, False),
             of=_of(v, sources),
+            follows=carried.get(str(v.name), ""),
         )
         for v in function.program.results
     )
@@ -135,7 +138,13 @@ def _argument(  # noqa: PLR0913 - one argument an option
         initial=0.0 if name else definition.initial_of(value),
         role=role or value.role.value,
         of=of,
+        follows=_carried(definition).get(str(value.name), "") if role == "output" else "",
     )
+
+
+def _carried(definition: Definition) -> dict[str, str]:
+    """The state that each next value of one follows, by names."""
+    return {str(definition.next_state(state).name): str(state.name) for state in definition.states}
 
 
 def _dims(definition: Definition) -> tuple[str, ...]:

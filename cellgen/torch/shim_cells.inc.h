@@ -83,12 +83,13 @@ int cellgen_torch_add(const char *text, const cellgen_cell *of, const int64_t *c
         code = describe(&cell->backward, cell, "sequence_backward", theta, scalars, kept, upstream,
                         gradients, (int)counts[5]);
     cell->output_of = calloc((size_t)cell->upstream + 1, sizeof *cell->output_of);
-    for (int k = 0; k < cell->upstream && !code; ++k) {
-        code = cell->output_of == NULL ? 2 : 0;
-        if (!code)
-            cell->output_of[k] = place(upstream[k] + 2, kept, cell->outputs); /* behind "d_" */
-        if (!code && cell->output_of[k] < 0)
-            code = 3;
+    code = code || cell->output_of != NULL ? code : 2;
+    for (int64_t m = 0; !code && m < cell->backward.signature->arguments; ++m) {
+        const Member *member = &cell->backward.member[m];
+        if (member->source != UPSTREAM)
+            continue;
+        const int output = place(member->value->of, kept, cell->outputs);
+        code = output < 0 ? 3 : 0, cell->output_of[member->number] = output;
     }
     code = code ? code : note_held(cell);
     if (code)

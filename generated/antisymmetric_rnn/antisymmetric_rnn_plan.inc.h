@@ -406,7 +406,7 @@ static const cellgen_value antisymmetric_rnn_forward_values[] = {
     {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {antisymmetric_rnn_axes + 2}},
     {"eps", "", CELLGEN_ROLE_SCALAR, 0, 0.01, 0, {0}},
     {"gam", "", CELLGEN_ROLE_SCALAR, 0, 0.01, 0, {0}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
 };
 static const int64_t antisymmetric_rnn_forward_dims[] = {1, 2, 3};
 static const cellgen_value antisymmetric_rnn_backward_values[] = {
@@ -440,7 +440,7 @@ static const cellgen_value antisymmetric_rnn_sequence_forward_values[] = {
     {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {antisymmetric_rnn_axes + 2}},
     {"eps", "", CELLGEN_ROLE_SCALAR, 0, 0.01, 0, {0}},
     {"gam", "", CELLGEN_ROLE_SCALAR, 0, 0.01, 0, {0}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
     {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
 };
@@ -452,7 +452,7 @@ static const cellgen_value antisymmetric_rnn_sequence_backward_values[] = {
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 2, antisymmetric_rnn_axes + 2}},
     {"eps", "", CELLGEN_ROLE_SCALAR, 0, 0.01, 0, {0}},
     {"gam", "", CELLGEN_ROLE_SCALAR, 0, 0.01, 0, {0}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
     {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},

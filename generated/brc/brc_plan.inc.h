@@ -408,7 +408,7 @@ static const cellgen_value brc_forward_values[] = {
     {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
     {"u_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
     {"u_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
 };
 static const int64_t brc_forward_dims[] = {1, 2, 3};
 static const cellgen_value brc_backward_values[] = {
@@ -448,7 +448,7 @@ static const cellgen_value brc_sequence_forward_values[] = {
     {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
     {"u_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
     {"u_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
     {"c", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
     {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
@@ -463,7 +463,7 @@ static const cellgen_value brc_sequence_backward_values[] = {
     {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
     {"u_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
     {"u_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
     {"c", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
     {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
     {"tanh_tanh_pre_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},

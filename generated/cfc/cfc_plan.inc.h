@@ -630,7 +630,7 @@ static const cellgen_value cfc_forward_values[] = {
     {"b_g", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
     {"w_k", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
     {"b_k", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
 };
 static const int64_t cfc_forward_dims[] = {1, 2, 3, 4};
 static const cellgen_value cfc_backward_values[] = {
@@ -688,7 +688,7 @@ static const cellgen_value cfc_sequence_forward_values[] = {
     {"b_g", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
     {"w_k", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
     {"b_k", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
     {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 5}},
     {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
@@ -704,7 +704,7 @@ static const cellgen_value cfc_sequence_backward_values[] = {
     {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
     {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
     {"w_k", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
     {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 5}},
     {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
     {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},

@@ -449,8 +449,8 @@ static const cellgen_value co_rnn_forward_values[] = {
     {"dt", "", CELLGEN_ROLE_SCALAR, 0, 0.1, 0, {0}},
     {"gam", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
     {"eps", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
-    {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
-    {"z", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"z", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
 };
 static const int64_t co_rnn_forward_dims[] = {1, 2, 3};
 static const cellgen_value co_rnn_backward_values[] = {
@@ -494,8 +494,8 @@ static const cellgen_value co_rnn_sequence_forward_values[] = {
     {"dt", "", CELLGEN_ROLE_SCALAR, 0, 0.1, 0, {0}},
     {"gam", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
     {"eps", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
-    {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
-    {"z", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"z", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
     {"y_last", "y_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
     {"z_last", "z_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
     {"force", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
@@ -511,8 +511,8 @@ static const cellgen_value co_rnn_sequence_backward_values[] = {
     {"dt", "", CELLGEN_ROLE_SCALAR, 0, 0.1, 0, {0}},
     {"gam", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
     {"eps", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
-    {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
-    {"z", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"z", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
     {"force", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
     {"d_y", "y", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
     {"d_z", "z", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},

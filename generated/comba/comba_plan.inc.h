@@ -847,7 +847,7 @@ static const cellgen_value comba_forward_values[] = {
     {"b_bar", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
     {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {comba_axes + 0, comba_axes + 2, comba_axes + 3}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 4, {comba_axes + 0, comba_axes + 2, comba_axes + 3, comba_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {comba_axes + 0, comba_axes + 2, comba_axes + 3, comba_axes + 4}},
 };
 static const int64_t comba_forward_dims[] = {1, 2, 3, 4, 5};
 static const cellgen_value comba_backward_values[] = {
@@ -864,7 +864,7 @@ static const cellgen_value comba_backward_values[] = {
     {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 3, {comba_axes + 0, comba_axes + 2, comba_axes + 3}},
     {"d_s", "s", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 4, {comba_axes + 0, comba_axes + 2, comba_axes + 3, comba_axes + 4}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 4, {comba_axes + 0, comba_axes + 2, comba_axes + 3, comba_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_CARRIED, 0.0, 4, {comba_axes + 0, comba_axes + 2, comba_axes + 3, comba_axes + 4}},
     {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {comba_axes + 0, comba_axes + 1}},
     {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 4, {comba_axes + 0, comba_axes + 2, comba_axes + 3, comba_axes + 4}},
     {"d_d_q_k", "d_q_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {comba_axes + 0, comba_axes + 2, comba_axes + 4}},
@@ -918,7 +918,7 @@ static const cellgen_value comba_sequence_forward_values[] = {
     {"b_bar", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
     {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 4, {comba_axes + 6, comba_axes + 0, comba_axes + 2, comba_axes + 3}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 5, {comba_axes + 6, comba_axes + 0, comba_axes + 2, comba_axes + 3, comba_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 5, {comba_axes + 6, comba_axes + 0, comba_axes + 2, comba_axes + 3, comba_axes + 4}},
     {"s_last", "s_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 4, {comba_axes + 0, comba_axes + 2, comba_axes + 3, comba_axes + 4}},
     {"x_w_q", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {comba_axes + 6, comba_axes + 0, comba_axes + 2, comba_axes + 4}},
     {"sqrt_sqrt_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {comba_axes + 6, comba_axes + 0, comba_axes + 2, comba_axes + 5}},
@@ -941,7 +941,7 @@ static const cellgen_value comba_sequence_backward_values[] = {
     {"a_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
     {"b_bar", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
     {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 5, {comba_axes + 6, comba_axes + 0, comba_axes + 2, comba_axes + 3, comba_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 5, {comba_axes + 6, comba_axes + 0, comba_axes + 2, comba_axes + 3, comba_axes + 4}},
     {"x_w_q", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {comba_axes + 6, comba_axes + 0, comba_axes + 2, comba_axes + 4}},
     {"sqrt_sqrt_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {comba_axes + 6, comba_axes + 0, comba_axes + 2, comba_axes + 5}},
     {"x_w_k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {comba_axes + 6, comba_axes + 0, comba_axes + 2, comba_axes + 4}},

@@ -381,14 +381,14 @@ static const cellgen_value elman_forward_values[] = {
     {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_axes + 1, elman_axes + 2}},
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_axes + 2, elman_axes + 2}},
     {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {elman_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
 };
 static const int64_t elman_forward_dims[] = {1, 2, 3};
 static const cellgen_value elman_backward_values[] = {
     {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_axes + 1, elman_axes + 2}},
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_axes + 2, elman_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_CARRIED, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
     {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_axes + 0, elman_axes + 1}},
     {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
     {"d_h_bar", "h_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
@@ -409,7 +409,7 @@ static const cellgen_value elman_sequence_forward_values[] = {
     {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {elman_axes + 1, elman_axes + 2}},
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {elman_axes + 2, elman_axes + 2}},
     {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {elman_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {elman_axes + 3, elman_axes + 0, elman_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {elman_axes + 3, elman_axes + 0, elman_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
 };
 static const int64_t elman_sequence_forward_dims[] = {0, 1, 2, 3};
@@ -418,7 +418,7 @@ static const cellgen_value elman_sequence_backward_values[] = {
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
     {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {elman_axes + 1, elman_axes + 2}},
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {elman_axes + 2, elman_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {elman_axes + 3, elman_axes + 0, elman_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {elman_axes + 3, elman_axes + 0, elman_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {elman_axes + 3, elman_axes + 0, elman_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
     {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {elman_axes + 3, elman_axes + 0, elman_axes + 1}},

@@ -461,7 +461,7 @@ static const cellgen_value fast_grnn_forward_values[] = {
     {"b_h", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
     {"zeta", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
     {"nu", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
 };
 static const int64_t fast_grnn_forward_dims[] = {1, 2, 3};
 static const cellgen_value fast_grnn_backward_values[] = {
@@ -511,7 +511,7 @@ static const cellgen_value fast_grnn_sequence_forward_values[] = {
     {"b_h", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
     {"zeta", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
     {"nu", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
     {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
     {"h_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
@@ -524,7 +524,7 @@ static const cellgen_value fast_grnn_sequence_backward_values[] = {
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {fast_grnn_axes + 2, fast_grnn_axes + 2}},
     {"zeta", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
     {"nu", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
     {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
     {"h_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},

@@ -503,7 +503,7 @@ static const cellgen_value gla_forward_values[] = {
     {"w_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {gla_axes + 1, gla_axes + 2, gla_axes + 3}},
     {"b_a", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gla_axes + 2, gla_axes + 3}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {gla_axes + 0, gla_axes + 2, gla_axes + 4}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 4, {gla_axes + 0, gla_axes + 2, gla_axes + 3, gla_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {gla_axes + 0, gla_axes + 2, gla_axes + 3, gla_axes + 4}},
 };
 static const int64_t gla_forward_dims[] = {1, 2, 3, 4, 5};
 static const cellgen_value gla_backward_values[] = {
@@ -516,7 +516,7 @@ static const cellgen_value gla_backward_values[] = {
     {"b_a", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gla_axes + 2, gla_axes + 3}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 3, {gla_axes + 0, gla_axes + 2, gla_axes + 4}},
     {"d_s", "s", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 4, {gla_axes + 0, gla_axes + 2, gla_axes + 3, gla_axes + 4}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 4, {gla_axes + 0, gla_axes + 2, gla_axes + 3, gla_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_CARRIED, 0.0, 4, {gla_axes + 0, gla_axes + 2, gla_axes + 3, gla_axes + 4}},
     {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {gla_axes + 0, gla_axes + 1}},
     {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 4, {gla_axes + 0, gla_axes + 2, gla_axes + 3, gla_axes + 4}},
     {"d_k", "k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {gla_axes + 0, gla_axes + 2, gla_axes + 3}},
@@ -547,7 +547,7 @@ static const cellgen_value gla_sequence_forward_values[] = {
     {"w_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {gla_axes + 1, gla_axes + 2, gla_axes + 3}},
     {"b_a", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gla_axes + 2, gla_axes + 3}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 4, {gla_axes + 5, gla_axes + 0, gla_axes + 2, gla_axes + 4}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 5, {gla_axes + 5, gla_axes + 0, gla_axes + 2, gla_axes + 3, gla_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 5, {gla_axes + 5, gla_axes + 0, gla_axes + 2, gla_axes + 3, gla_axes + 4}},
     {"s_last", "s_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 4, {gla_axes + 0, gla_axes + 2, gla_axes + 3, gla_axes + 4}},
     {"q", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {gla_axes + 5, gla_axes + 0, gla_axes + 2, gla_axes + 3}},
     {"k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {gla_axes + 5, gla_axes + 0, gla_axes + 2, gla_axes + 3}},
@@ -563,7 +563,7 @@ static const cellgen_value gla_sequence_backward_values[] = {
     {"w_k", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {gla_axes + 1, gla_axes + 2, gla_axes + 3}},
     {"w_v", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {gla_axes + 1, gla_axes + 2, gla_axes + 4}},
     {"w_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {gla_axes + 1, gla_axes + 2, gla_axes + 3}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 5, {gla_axes + 5, gla_axes + 0, gla_axes + 2, gla_axes + 3, gla_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 5, {gla_axes + 5, gla_axes + 0, gla_axes + 2, gla_axes + 3, gla_axes + 4}},
     {"q", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {gla_axes + 5, gla_axes + 0, gla_axes + 2, gla_axes + 3}},
     {"k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {gla_axes + 5, gla_axes + 0, gla_axes + 2, gla_axes + 3}},
     {"v", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {gla_axes + 5, gla_axes + 0, gla_axes + 2, gla_axes + 4}},

@@ -595,7 +595,7 @@ static const cellgen_value gru_block_cell_forward_values[] = {
     {"r", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"u", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
 };
 static const int64_t gru_block_cell_forward_dims[] = {1, 2, 3};
 static const cellgen_value gru_block_cell_backward_values[] = {
@@ -637,7 +637,7 @@ static const cellgen_value gru_block_cell_sequence_forward_values[] = {
     {"r", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"u", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
 };
 static const int64_t gru_block_cell_sequence_forward_dims[] = {0, 1, 2, 3};
@@ -649,7 +649,7 @@ static const cellgen_value gru_block_cell_sequence_backward_values[] = {
     {"r", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"u", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"d_r", "r", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"d_u", "u", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},

@@ -805,8 +805,8 @@ static const cellgen_value gru_d_forward_values[] = {
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 2, gru_d_axes + 2}},
     {"v", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
     {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 2}},
-    {"x_seen", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 1}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 2}},
+    {"x_seen", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 1}},
 };
 static const int64_t gru_d_forward_dims[] = {1, 2, 3};
 static const cellgen_value gru_d_backward_values[] = {
@@ -905,8 +905,8 @@ static const cellgen_value gru_d_sequence_forward_values[] = {
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {gru_d_axes + 2, gru_d_axes + 2}},
     {"v", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
     {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 2}},
-    {"x_seen", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 1}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 2}},
+    {"x_seen", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 1}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 2}},
     {"x_seen_last", "x_seen_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 1}},
     {"delta_w_gh", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 2}},
@@ -931,8 +931,8 @@ static const cellgen_value gru_d_sequence_backward_values[] = {
     {"u_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {gru_d_axes + 2, gru_d_axes + 2}},
     {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {gru_d_axes + 2, gru_d_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 2}},
-    {"x_seen", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 1}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 2}},
+    {"x_seen", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 1}},
     {"delta_w_gh", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 2}},
     {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 2}},
     {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 2}},

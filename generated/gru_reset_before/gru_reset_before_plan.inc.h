@@ -574,7 +574,7 @@ static const cellgen_value gru_reset_before_forward_values[] = {
     {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 1, gru_reset_before_axes + 2}},
     {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_reset_before_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
 };
 static const int64_t gru_reset_before_forward_dims[] = {1, 2, 3};
 static const cellgen_value gru_reset_before_backward_values[] = {
@@ -629,7 +629,7 @@ static const cellgen_value gru_reset_before_sequence_forward_values[] = {
     {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {gru_reset_before_axes + 1, gru_reset_before_axes + 2}},
     {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_reset_before_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_reset_before_axes + 3, gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {gru_reset_before_axes + 3, gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
     {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {gru_reset_before_axes + 3, gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
     {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {gru_reset_before_axes + 3, gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
@@ -645,7 +645,7 @@ static const cellgen_value gru_reset_before_sequence_backward_values[] = {
     {"u_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
     {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {gru_reset_before_axes + 1, gru_reset_before_axes + 2}},
     {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_reset_before_axes + 3, gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {gru_reset_before_axes + 3, gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
     {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {gru_reset_before_axes + 3, gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
     {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {gru_reset_before_axes + 3, gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
     {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {gru_reset_before_axes + 3, gru_reset_before_axes + 0, gru_reset_before_axes + 2}},

@@ -502,7 +502,7 @@ static const cellgen_value hgrn2_forward_values[] = {
     {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {hgrn2_axes + 1, hgrn2_axes + 2, hgrn2_axes + 4}},
     {"b_l", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 2, {hgrn2_axes + 2, hgrn2_axes + 3}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 4}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 4, {hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3, hgrn2_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3, hgrn2_axes + 4}},
 };
 static const int64_t hgrn2_forward_dims[] = {1, 2, 3, 4, 5};
 static const cellgen_value hgrn2_backward_values[] = {
@@ -514,7 +514,7 @@ static const cellgen_value hgrn2_backward_values[] = {
     {"b_l", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 2, {hgrn2_axes + 2, hgrn2_axes + 3}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 3, {hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 4}},
     {"d_s", "s", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 4, {hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3, hgrn2_axes + 4}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 4, {hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3, hgrn2_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_CARRIED, 0.0, 4, {hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3, hgrn2_axes + 4}},
     {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {hgrn2_axes + 0, hgrn2_axes + 1}},
     {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 4, {hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3, hgrn2_axes + 4}},
     {"d_i", "i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 4}},
@@ -545,7 +545,7 @@ static const cellgen_value hgrn2_sequence_forward_values[] = {
     {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {hgrn2_axes + 1, hgrn2_axes + 2, hgrn2_axes + 4}},
     {"b_l", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 2, {hgrn2_axes + 2, hgrn2_axes + 3}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 4, {hgrn2_axes + 5, hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 4}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 5, {hgrn2_axes + 5, hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3, hgrn2_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 5, {hgrn2_axes + 5, hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3, hgrn2_axes + 4}},
     {"s_last", "s_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 4, {hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3, hgrn2_axes + 4}},
     {"x_w_o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {hgrn2_axes + 5, hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3}},
     {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {hgrn2_axes + 5, hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 4}},
@@ -559,7 +559,7 @@ static const cellgen_value hgrn2_sequence_backward_values[] = {
     {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {hgrn2_axes + 1, hgrn2_axes + 2, hgrn2_axes + 3}},
     {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {hgrn2_axes + 1, hgrn2_axes + 2, hgrn2_axes + 4}},
     {"b_l", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 2, {hgrn2_axes + 2, hgrn2_axes + 3}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 5, {hgrn2_axes + 5, hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3, hgrn2_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 5, {hgrn2_axes + 5, hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3, hgrn2_axes + 4}},
     {"x_w_o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {hgrn2_axes + 5, hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3}},
     {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {hgrn2_axes + 5, hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 4}},
     {"sigmoid_x_w_f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 4, {hgrn2_axes + 5, hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3}},

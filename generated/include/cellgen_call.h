@@ -354,15 +354,11 @@ static inline int cg_make_checkpoints(cg_call *call)
     return CG_RUNS;
 }
 
-/* Whether an argument of a backward pass is made by the forward pass that it runs once more. */
+/* Whether an argument of a backward pass is made by the forward pass that it runs once more: an output, or what is saved. */
 static inline int cg_is_made_again(const cg_call *call, const cellgen_value *value)
 {
-    const cellgen_signature *forward = call->again.function;
-    const cg_change whole = {0, 0, 1};
-    for (int64_t m = forward == NULL ? 0 : forward->arguments; forward != NULL && m < forward->members; ++m)
-        if (strcmp(forward->member[m].name, value->name) == 0)
-            return cg_has_steps(value, &whole, cg_dim_named(call->cell, "T"));
-    return 0;
+    return call->again.function != NULL &&
+           (value->role == CELLGEN_ROLE_OUTPUT || (value->flags & CELLGEN_VALUE_SAVED));
 }
 
 /* The words of the forward pass that a backward pass runs once more. */

@@ -46,7 +46,8 @@ enum cellgen_flag {
     CELLGEN_VALUE_WRITTEN = 8,   /* a result: every element of it is written */
     CELLGEN_VALUE_WEIGHT = 16,   /* neither steps nor rows: the same array for all of them */
     CELLGEN_VALUE_BOUNDED = 32,  /* it is saved and ends in a bounded function: a gate */
-    CELLGEN_VALUE_OPERAND = 64   /* a weight that products alone read, of functions over time */
+    CELLGEN_VALUE_OPERAND = 64,  /* a weight that products alone read, of functions over time */
+    CELLGEN_VALUE_CARRIED = 128  /* an output that is a state: its value after each step */
 };
 
 #define CELLGEN_VALUE_AXES 8 /* the most that a value has */

@@ -93,15 +93,6 @@ static inline const char *cg_wrong_numbers(const cellgen_numbers *say)
     return NULL;
 }
 
-/* Whether a value is the final state that an output over time ends in: its name is that of the output and what
- * says so; `of` it is the state before the first step. */
-static inline int cg_ends_in(const cellgen_value *output, const cellgen_value *final)
-{
-    const size_t length = strlen(output->name);
-    return final->role == CELLGEN_ROLE_FINAL && strncmp(final->name, output->name, length) == 0 &&
-           strcmp(final->name + length, "_last") == 0;
-}
-
 /* What checkpoints of a forward pass hold, in order: states, by their final ones, then, where steps may be left
  * out (`skips`), outputs over time that are none, which such steps repeat. Their number; `held`: NULL, or room
  * for as many as there are results. */
@@ -111,10 +102,9 @@ static inline int64_t cg_checkpoints_of(const cellgen_signature *forward, int sk
     int64_t count = 0;
     for (int outputs = 0; outputs <= skips; ++outputs)
         for (const cellgen_value *value = first; value < end; ++value) {
-            int is_state = value->role == CELLGEN_ROLE_FINAL;
-            for (const cellgen_value *other = first; outputs && other < end; ++other)
-                is_state |= cg_ends_in(value, other);
-            if ((value->flags & CELLGEN_VALUE_SAVED) || is_state == outputs)
+            const int is_held = outputs ? value->role == CELLGEN_ROLE_OUTPUT && !(value->flags & CELLGEN_VALUE_CARRIED)
+                                        : value->role == CELLGEN_ROLE_FINAL;
+            if (!is_held)
                 continue;
             if (held != NULL)
                 held[count] = value;

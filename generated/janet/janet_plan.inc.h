@@ -467,7 +467,7 @@ static const cellgen_value janet_forward_values[] = {
     {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {janet_axes + 2}},
     {"beta", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
 };
 static const int64_t janet_forward_dims[] = {1, 2, 3};
 static const cellgen_value janet_backward_values[] = {
@@ -510,7 +510,7 @@ static const cellgen_value janet_sequence_forward_values[] = {
     {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {janet_axes + 2}},
     {"beta", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
     {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
     {"sigmoid_f_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
@@ -524,7 +524,7 @@ static const cellgen_value janet_sequence_backward_values[] = {
     {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
     {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {janet_axes + 1, janet_axes + 2}},
     {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
     {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
     {"sigmoid_f_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
     {"sigmoid_sigmoid_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},

@@ -771,7 +771,7 @@ static const cellgen_value kda_forward_values[] = {
     {"a_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {kda_axes + 2, kda_axes + 5}},
     {"b_a", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 2, {kda_axes + 2, kda_axes + 4}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {kda_axes + 0, kda_axes + 2, kda_axes + 3}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 4, {kda_axes + 0, kda_axes + 2, kda_axes + 3, kda_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {kda_axes + 0, kda_axes + 2, kda_axes + 3, kda_axes + 4}},
 };
 static const int64_t kda_forward_dims[] = {1, 2, 3, 4, 5};
 static const cellgen_value kda_backward_values[] = {
@@ -786,7 +786,7 @@ static const cellgen_value kda_backward_values[] = {
     {"b_a", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 2, {kda_axes + 2, kda_axes + 4}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 3, {kda_axes + 0, kda_axes + 2, kda_axes + 3}},
     {"d_s", "s", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 4, {kda_axes + 0, kda_axes + 2, kda_axes + 3, kda_axes + 4}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 4, {kda_axes + 0, kda_axes + 2, kda_axes + 3, kda_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_CARRIED, 0.0, 4, {kda_axes + 0, kda_axes + 2, kda_axes + 3, kda_axes + 4}},
     {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {kda_axes + 0, kda_axes + 1}},
     {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 4, {kda_axes + 0, kda_axes + 2, kda_axes + 3, kda_axes + 4}},
     {"d_x_w_q", "x_w_q", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {kda_axes + 0, kda_axes + 2, kda_axes + 4}},
@@ -828,7 +828,7 @@ static const cellgen_value kda_sequence_forward_values[] = {
     {"a_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {kda_axes + 2, kda_axes + 5}},
     {"b_a", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 2, {kda_axes + 2, kda_axes + 4}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 4, {kda_axes + 6, kda_axes + 0, kda_axes + 2, kda_axes + 3}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 5, {kda_axes + 6, kda_axes + 0, kda_axes + 2, kda_axes + 3, kda_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 5, {kda_axes + 6, kda_axes + 0, kda_axes + 2, kda_axes + 3, kda_axes + 4}},
     {"s_last", "s_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 4, {kda_axes + 0, kda_axes + 2, kda_axes + 3, kda_axes + 4}},
     {"x_w_q", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {kda_axes + 6, kda_axes + 0, kda_axes + 2, kda_axes + 4}},
     {"sqrt_sqrt_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {kda_axes + 6, kda_axes + 0, kda_axes + 2, kda_axes + 5}},
@@ -849,7 +849,7 @@ static const cellgen_value kda_sequence_backward_values[] = {
     {"w_v", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {kda_axes + 1, kda_axes + 2, kda_axes + 3}},
     {"w_b", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {kda_axes + 1, kda_axes + 2, kda_axes + 5}},
     {"a_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {kda_axes + 2, kda_axes + 5}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 5, {kda_axes + 6, kda_axes + 0, kda_axes + 2, kda_axes + 3, kda_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 5, {kda_axes + 6, kda_axes + 0, kda_axes + 2, kda_axes + 3, kda_axes + 4}},
     {"x_w_q", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {kda_axes + 6, kda_axes + 0, kda_axes + 2, kda_axes + 4}},
     {"sqrt_sqrt_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {kda_axes + 6, kda_axes + 0, kda_axes + 2, kda_axes + 5}},
     {"x_w_k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {kda_axes + 6, kda_axes + 0, kda_axes + 2, kda_axes + 4}},

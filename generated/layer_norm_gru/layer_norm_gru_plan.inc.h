@@ -926,7 +926,7 @@ static const cellgen_value layer_norm_gru_forward_values[] = {
     {"beta2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
     {"beta3", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
     {"beta4", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
 };
 static const int64_t layer_norm_gru_forward_dims[] = {1, 2, 3};
 static const cellgen_value layer_norm_gru_backward_values[] = {
@@ -1001,7 +1001,7 @@ static const cellgen_value layer_norm_gru_sequence_forward_values[] = {
     {"beta2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
     {"beta3", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
     {"beta4", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
     {"hu", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
     {"xw", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
@@ -1032,7 +1032,7 @@ static const cellgen_value layer_norm_gru_sequence_backward_values[] = {
     {"alpha3", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
     {"alpha4", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
     {"beta4", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
     {"hu", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
     {"xw", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
     {"hu_n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},

@@ -414,8 +414,8 @@ static const cellgen_value lif_forward_values[] = {
     {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lif_axes + 2}},
     {"decay", "", CELLGEN_ROLE_SCALAR, 0, 0.9, 0, {0}},
     {"threshold", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
-    {"v", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"v", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
 };
 static const int64_t lif_forward_dims[] = {1, 2, 3};
 static const cellgen_value lif_backward_values[] = {
@@ -425,7 +425,7 @@ static const cellgen_value lif_backward_values[] = {
     {"threshold", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
     {"d_s", "s", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
     {"d_v", "v", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
-    {"v", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"v", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_CARRIED, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
     {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 1}},
     {"d_v_prev", "v_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
     {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
@@ -450,8 +450,8 @@ static const cellgen_value lif_sequence_forward_values[] = {
     {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lif_axes + 2}},
     {"decay", "", CELLGEN_ROLE_SCALAR, 0, 0.9, 0, {0}},
     {"threshold", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 2}},
-    {"v", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 2}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 2}},
+    {"v", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 2}},
     {"v_last", "v_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
     {"s_last", "s_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
 };
@@ -463,8 +463,8 @@ static const cellgen_value lif_sequence_backward_values[] = {
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {lif_axes + 2, lif_axes + 2}},
     {"decay", "", CELLGEN_ROLE_SCALAR, 0, 0.9, 0, {0}},
     {"threshold", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 2}},
-    {"v", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 2}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 2}},
+    {"v", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 2}},
     {"d_s", "s", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 2}},
     {"d_v", "v", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 2}},
     {"d_v_last", "v_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lif_axes + 0, lif_axes + 2}},

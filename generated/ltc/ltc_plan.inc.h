@@ -979,7 +979,7 @@ static const cellgen_value ltc_forward_values[] = {
     {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
     {"a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
     {"tau", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
 };
 static const int64_t ltc_forward_dims[] = {1, 2, 3};
 static const cellgen_value ltc_backward_values[] = {
@@ -1047,7 +1047,7 @@ static const cellgen_value ltc_sequence_forward_values[] = {
     {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
     {"a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
     {"tau", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
     {"f_1", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
     {"f_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
@@ -1065,7 +1065,7 @@ static const cellgen_value ltc_sequence_backward_values[] = {
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {ltc_axes + 3, ltc_axes + 3}},
     {"a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
     {"tau", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
     {"f_1", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
     {"f_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
     {"f_3", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},

@@ -733,7 +733,7 @@ static const cellgen_value m2rnn_forward_values[] = {
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {m2rnn_axes + 2, m2rnn_axes + 4, m2rnn_axes + 4}},
     {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {m2rnn_axes + 2, m2rnn_axes + 4}},
     {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 4}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 4, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 4}},
 };
 static const int64_t m2rnn_forward_dims[] = {1, 2, 3, 4, 5};
 static const cellgen_value m2rnn_backward_values[] = {
@@ -749,7 +749,7 @@ static const cellgen_value m2rnn_backward_values[] = {
     {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {m2rnn_axes + 2, m2rnn_axes + 4}},
     {"d_y", "y", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 3, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 4}},
     {"d_s", "s", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 4, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 4}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 4, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_CARRIED, 0.0, 4, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 4}},
     {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {m2rnn_axes + 0, m2rnn_axes + 1}},
     {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 4, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 4}},
     {"d_x_w_q", "x_w_q", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3}},
@@ -796,7 +796,7 @@ static const cellgen_value m2rnn_sequence_forward_values[] = {
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {m2rnn_axes + 2, m2rnn_axes + 4, m2rnn_axes + 4}},
     {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {m2rnn_axes + 2, m2rnn_axes + 4}},
     {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 4, {m2rnn_axes + 6, m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 4}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 5, {m2rnn_axes + 6, m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 5, {m2rnn_axes + 6, m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 4}},
     {"s_last", "s_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 4, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 4}},
     {"x_w_q", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {m2rnn_axes + 6, m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3}},
     {"x_w_k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {m2rnn_axes + 6, m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3}},
@@ -815,7 +815,7 @@ static const cellgen_value m2rnn_sequence_backward_values[] = {
     {"a_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {m2rnn_axes + 2, m2rnn_axes + 5}},
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {m2rnn_axes + 2, m2rnn_axes + 4, m2rnn_axes + 4}},
     {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {m2rnn_axes + 2, m2rnn_axes + 4}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 5, {m2rnn_axes + 6, m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 5, {m2rnn_axes + 6, m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 4}},
     {"x_w_q", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {m2rnn_axes + 6, m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3}},
     {"x_w_k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {m2rnn_axes + 6, m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3}},
     {"x_w_v", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {m2rnn_axes + 6, m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 4}},

@@ -658,7 +658,7 @@ static const cellgen_value mamba_forward_values[] = {
     {"b_t", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {mamba_axes + 1}},
     {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {mamba_axes + 1}},
     {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {mamba_axes + 0, mamba_axes + 1}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {mamba_axes + 0, mamba_axes + 1, mamba_axes + 2}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {mamba_axes + 0, mamba_axes + 1, mamba_axes + 2}},
 };
 static const int64_t mamba_forward_dims[] = {1, 2, 3, 4};
 static const cellgen_value mamba_backward_values[] = {
@@ -673,7 +673,7 @@ static const cellgen_value mamba_backward_values[] = {
     {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {mamba_axes + 1}},
     {"d_y", "y", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {mamba_axes + 0, mamba_axes + 1}},
     {"d_s", "s", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 3, {mamba_axes + 0, mamba_axes + 1, mamba_axes + 2}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 3, {mamba_axes + 0, mamba_axes + 1, mamba_axes + 2}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_CARRIED, 0.0, 3, {mamba_axes + 0, mamba_axes + 1, mamba_axes + 2}},
     {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {mamba_axes + 0, mamba_axes + 1}},
     {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {mamba_axes + 0, mamba_axes + 1, mamba_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {mamba_axes + 0, mamba_axes + 2}},
@@ -715,7 +715,7 @@ static const cellgen_value mamba_sequence_forward_values[] = {
     {"b_t", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {mamba_axes + 1}},
     {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {mamba_axes + 1}},
     {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {mamba_axes + 4, mamba_axes + 0, mamba_axes + 1}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 4, {mamba_axes + 4, mamba_axes + 0, mamba_axes + 1, mamba_axes + 2}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {mamba_axes + 4, mamba_axes + 0, mamba_axes + 1, mamba_axes + 2}},
     {"s_last", "s_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 3, {mamba_axes + 0, mamba_axes + 1, mamba_axes + 2}},
     {"b", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {mamba_axes + 4, mamba_axes + 0, mamba_axes + 2}},
     {"c", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {mamba_axes + 4, mamba_axes + 0, mamba_axes + 2}},
@@ -732,7 +732,7 @@ static const cellgen_value mamba_sequence_backward_values[] = {
     {"w_t", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {mamba_axes + 3, mamba_axes + 1}},
     {"a_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba_axes + 1, mamba_axes + 2}},
     {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {mamba_axes + 1}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 4, {mamba_axes + 4, mamba_axes + 0, mamba_axes + 1, mamba_axes + 2}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 4, {mamba_axes + 4, mamba_axes + 0, mamba_axes + 1, mamba_axes + 2}},
     {"b", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {mamba_axes + 4, mamba_axes + 0, mamba_axes + 2}},
     {"c", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {mamba_axes + 4, mamba_axes + 0, mamba_axes + 2}},
     {"x_w_r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {mamba_axes + 4, mamba_axes + 0, mamba_axes + 3}},

@@ -648,7 +648,7 @@ static const cellgen_value mamba2_forward_values[] = {
     {"b_t", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba2_axes + 2, mamba2_axes + 5}},
     {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba2_axes + 2, mamba2_axes + 5}},
     {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 4, {mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3, mamba2_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3, mamba2_axes + 4}},
 };
 static const int64_t mamba2_forward_dims[] = {1, 2, 3, 4, 5};
 static const cellgen_value mamba2_backward_values[] = {
@@ -663,7 +663,7 @@ static const cellgen_value mamba2_backward_values[] = {
     {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba2_axes + 2, mamba2_axes + 5}},
     {"d_y", "y", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 3, {mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3}},
     {"d_s", "s", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 4, {mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3, mamba2_axes + 4}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 4, {mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3, mamba2_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_CARRIED, 0.0, 4, {mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3, mamba2_axes + 4}},
     {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {mamba2_axes + 0, mamba2_axes + 1}},
     {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 4, {mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3, mamba2_axes + 4}},
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3}},
@@ -705,7 +705,7 @@ static const cellgen_value mamba2_sequence_forward_values[] = {
     {"b_t", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba2_axes + 2, mamba2_axes + 5}},
     {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba2_axes + 2, mamba2_axes + 5}},
     {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 4, {mamba2_axes + 6, mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 5, {mamba2_axes + 6, mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3, mamba2_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 5, {mamba2_axes + 6, mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3, mamba2_axes + 4}},
     {"s_last", "s_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 4, {mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3, mamba2_axes + 4}},
     {"u", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {mamba2_axes + 6, mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3}},
     {"b", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {mamba2_axes + 6, mamba2_axes + 0, mamba2_axes + 5, mamba2_axes + 4}},
@@ -722,7 +722,7 @@ static const cellgen_value mamba2_sequence_backward_values[] = {
     {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {mamba2_axes + 1, mamba2_axes + 5, mamba2_axes + 4}},
     {"a_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba2_axes + 2, mamba2_axes + 5}},
     {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba2_axes + 2, mamba2_axes + 5}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 5, {mamba2_axes + 6, mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3, mamba2_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 5, {mamba2_axes + 6, mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3, mamba2_axes + 4}},
     {"u", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {mamba2_axes + 6, mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3}},
     {"b", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {mamba2_axes + 6, mamba2_axes + 0, mamba2_axes + 5, mamba2_axes + 4}},
     {"c", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {mamba2_axes + 6, mamba2_axes + 0, mamba2_axes + 5, mamba2_axes + 4}},

@@ -380,7 +380,7 @@ static const cellgen_value min_gru_log_forward_values[] = {
     {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
     {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
 };
 static const int64_t min_gru_log_forward_dims[] = {1, 2, 3};
 static const cellgen_value min_gru_log_backward_values[] = {
@@ -414,7 +414,7 @@ static const cellgen_value min_gru_log_sequence_forward_values[] = {
     {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
     {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
     {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
     {"n_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
@@ -425,7 +425,7 @@ static const cellgen_value min_gru_log_sequence_backward_values[] = {
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
     {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
     {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
     {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
     {"n_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},

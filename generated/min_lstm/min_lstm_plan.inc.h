@@ -411,7 +411,7 @@ static const cellgen_value min_lstm_forward_values[] = {
     {"b_i", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
     {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
 };
 static const int64_t min_lstm_forward_dims[] = {1, 2, 3};
 static const cellgen_value min_lstm_backward_values[] = {
@@ -453,7 +453,7 @@ static const cellgen_value min_lstm_sequence_forward_values[] = {
     {"b_i", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
     {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
     {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
     {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
@@ -466,7 +466,7 @@ static const cellgen_value min_lstm_sequence_backward_values[] = {
     {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
     {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
     {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
     {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
     {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
     {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},

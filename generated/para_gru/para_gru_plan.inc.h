@@ -449,7 +449,7 @@ static const cellgen_value para_gru_forward_values[] = {
     {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {para_gru_axes + 1, para_gru_axes + 2}},
     {"a_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {para_gru_axes + 2}},
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {para_gru_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {para_gru_axes + 0, para_gru_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {para_gru_axes + 0, para_gru_axes + 2}},
 };
 static const int64_t para_gru_forward_dims[] = {1, 2, 3};
 static const cellgen_value para_gru_backward_values[] = {
@@ -504,7 +504,7 @@ static const cellgen_value para_gru_sequence_forward_values[] = {
     {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {para_gru_axes + 1, para_gru_axes + 2}},
     {"a_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {para_gru_axes + 2}},
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {para_gru_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {para_gru_axes + 3, para_gru_axes + 0, para_gru_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {para_gru_axes + 3, para_gru_axes + 0, para_gru_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {para_gru_axes + 0, para_gru_axes + 2}},
     {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {para_gru_axes + 3, para_gru_axes + 0, para_gru_axes + 2}},
     {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {para_gru_axes + 3, para_gru_axes + 0, para_gru_axes + 2}},
@@ -520,7 +520,7 @@ static const cellgen_value para_gru_sequence_backward_values[] = {
     {"a_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {para_gru_axes + 2}},
     {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {para_gru_axes + 1, para_gru_axes + 2}},
     {"a_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {para_gru_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {para_gru_axes + 3, para_gru_axes + 0, para_gru_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {para_gru_axes + 3, para_gru_axes + 0, para_gru_axes + 2}},
     {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {para_gru_axes + 3, para_gru_axes + 0, para_gru_axes + 2}},
     {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {para_gru_axes + 3, para_gru_axes + 0, para_gru_axes + 2}},
     {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {para_gru_axes + 3, para_gru_axes + 0, para_gru_axes + 2}},

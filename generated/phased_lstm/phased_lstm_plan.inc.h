@@ -693,8 +693,8 @@ static const cellgen_value phased_lstm_forward_values[] = {
     {"s", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
     {"r_on", "", CELLGEN_ROLE_SCALAR, 0, 0.05, 0, {0}},
     {"alpha", "", CELLGEN_ROLE_SCALAR, 0, 0.001, 0, {0}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
-    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
 };
 static const int64_t phased_lstm_forward_dims[] = {1, 2, 3};
 static const cellgen_value phased_lstm_backward_values[] = {
@@ -805,8 +805,8 @@ static const cellgen_value phased_lstm_sequence_forward_values[] = {
     {"s", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
     {"r_on", "", CELLGEN_ROLE_SCALAR, 0, 0.05, 0, {0}},
     {"alpha", "", CELLGEN_ROLE_SCALAR, 0, 0.001, 0, {0}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 3}},
-    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 3}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 3}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
     {"c_last", "c_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
     {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 3}},
@@ -837,8 +837,8 @@ static const cellgen_value phased_lstm_sequence_backward_values[] = {
     {"s", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
     {"r_on", "", CELLGEN_ROLE_SCALAR, 0, 0.05, 0, {0}},
     {"alpha", "", CELLGEN_ROLE_SCALAR, 0, 0.001, 0, {0}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 3}},
-    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 3}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 3}},
     {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 3}},
     {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 3}},
     {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 3}},

@@ -422,7 +422,7 @@ static const cellgen_value qrnn_forward_values[] = {
     {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
     {"b_o", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
-    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
 };
 static const int64_t qrnn_forward_dims[] = {1, 2, 3};
 static const cellgen_value qrnn_backward_values[] = {
@@ -436,7 +436,7 @@ static const cellgen_value qrnn_backward_values[] = {
     {"b_o", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
-    {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_CARRIED, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
     {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 1}},
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
     {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
@@ -467,7 +467,7 @@ static const cellgen_value qrnn_sequence_forward_values[] = {
     {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
     {"b_o", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
-    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
     {"c_last", "c_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
     {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
     {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
@@ -480,7 +480,7 @@ static const cellgen_value qrnn_sequence_backward_values[] = {
     {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
     {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
     {"w_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
-    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
     {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
     {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
     {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},

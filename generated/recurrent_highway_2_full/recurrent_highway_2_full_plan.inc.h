@@ -677,7 +677,7 @@ static const cellgen_value recurrent_highway_2_full_forward_values[] = {
     {"b_c_1", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
     {"r_c_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 2, recurrent_highway_2_full_axes + 2}},
     {"b_c_2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
 };
 static const int64_t recurrent_highway_2_full_forward_dims[] = {1, 2, 3};
 static const cellgen_value recurrent_highway_2_full_backward_values[] = {
@@ -762,7 +762,7 @@ static const cellgen_value recurrent_highway_2_full_sequence_forward_values[] = 
     {"b_c_1", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
     {"r_c_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {recurrent_highway_2_full_axes + 2, recurrent_highway_2_full_axes + 2}},
     {"b_c_2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {recurrent_highway_2_full_axes + 3, recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {recurrent_highway_2_full_axes + 3, recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
     {"q_1", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {recurrent_highway_2_full_axes + 3, recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
     {"t_1", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {recurrent_highway_2_full_axes + 3, recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
@@ -784,7 +784,7 @@ static const cellgen_value recurrent_highway_2_full_sequence_backward_values[] =
     {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {recurrent_highway_2_full_axes + 1, recurrent_highway_2_full_axes + 2}},
     {"r_c_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {recurrent_highway_2_full_axes + 2, recurrent_highway_2_full_axes + 2}},
     {"r_c_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {recurrent_highway_2_full_axes + 2, recurrent_highway_2_full_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {recurrent_highway_2_full_axes + 3, recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {recurrent_highway_2_full_axes + 3, recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
     {"q_1", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {recurrent_highway_2_full_axes + 3, recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
     {"t_1", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {recurrent_highway_2_full_axes + 3, recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
     {"c_1", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {recurrent_highway_2_full_axes + 3, recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},

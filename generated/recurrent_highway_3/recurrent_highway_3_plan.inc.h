@@ -733,7 +733,7 @@ static const cellgen_value recurrent_highway_3_forward_values[] = {
     {"b_t_2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
     {"r_t_3", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
     {"b_t_3", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
 };
 static const int64_t recurrent_highway_3_forward_dims[] = {1, 2, 3};
 static const cellgen_value recurrent_highway_3_backward_values[] = {
@@ -816,7 +816,7 @@ static const cellgen_value recurrent_highway_3_sequence_forward_values[] = {
     {"b_t_2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
     {"r_t_3", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
     {"b_t_3", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
     {"q_1", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
     {"t_1", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
@@ -837,7 +837,7 @@ static const cellgen_value recurrent_highway_3_sequence_backward_values[] = {
     {"r_t_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
     {"r_t_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
     {"r_t_3", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
     {"q_1", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
     {"t_1", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
     {"q_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},

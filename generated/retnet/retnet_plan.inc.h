@@ -449,7 +449,7 @@ static const cellgen_value retnet_forward_values[] = {
     {"w_v", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 4}},
     {"gamma", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {retnet_axes + 2, retnet_axes + 5, retnet_axes + 5}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {retnet_axes + 0, retnet_axes + 2, retnet_axes + 4}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 4, {retnet_axes + 0, retnet_axes + 2, retnet_axes + 3, retnet_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {retnet_axes + 0, retnet_axes + 2, retnet_axes + 3, retnet_axes + 4}},
 };
 static const int64_t retnet_forward_dims[] = {1, 2, 3, 4, 5};
 static const cellgen_value retnet_backward_values[] = {
@@ -460,7 +460,7 @@ static const cellgen_value retnet_backward_values[] = {
     {"gamma", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {retnet_axes + 2, retnet_axes + 5, retnet_axes + 5}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 3, {retnet_axes + 0, retnet_axes + 2, retnet_axes + 4}},
     {"d_s", "s", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 4, {retnet_axes + 0, retnet_axes + 2, retnet_axes + 3, retnet_axes + 4}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 4, {retnet_axes + 0, retnet_axes + 2, retnet_axes + 3, retnet_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_CARRIED, 0.0, 4, {retnet_axes + 0, retnet_axes + 2, retnet_axes + 3, retnet_axes + 4}},
     {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {retnet_axes + 0, retnet_axes + 1}},
     {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 4, {retnet_axes + 0, retnet_axes + 2, retnet_axes + 3, retnet_axes + 4}},
     {"d_q", "q", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {retnet_axes + 0, retnet_axes + 2, retnet_axes + 3}},
@@ -486,7 +486,7 @@ static const cellgen_value retnet_sequence_forward_values[] = {
     {"w_v", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 4}},
     {"gamma", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {retnet_axes + 2, retnet_axes + 5, retnet_axes + 5}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 4, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 2, retnet_axes + 4}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 5, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 2, retnet_axes + 3, retnet_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 5, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 2, retnet_axes + 3, retnet_axes + 4}},
     {"s_last", "s_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 4, {retnet_axes + 0, retnet_axes + 2, retnet_axes + 3, retnet_axes + 4}},
     {"q", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 2, retnet_axes + 3}},
     {"k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 2, retnet_axes + 3}},
@@ -499,7 +499,7 @@ static const cellgen_value retnet_sequence_backward_values[] = {
     {"w_k", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 3}},
     {"w_v", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 4}},
     {"gamma", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {retnet_axes + 2, retnet_axes + 5, retnet_axes + 5}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 5, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 2, retnet_axes + 3, retnet_axes + 4}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 5, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 2, retnet_axes + 3, retnet_axes + 4}},
     {"q", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 2, retnet_axes + 3}},
     {"k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 2, retnet_axes + 3}},
     {"v", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 2, retnet_axes + 4}},

@@ -408,7 +408,7 @@ static const cellgen_value rg_lru_forward_values[] = {
     {"b_a", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
     {"b_x", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
     {"lam", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
 };
 static const int64_t rg_lru_forward_dims[] = {1, 2};
 static const cellgen_value rg_lru_backward_values[] = {
@@ -450,7 +450,7 @@ static const cellgen_value rg_lru_sequence_forward_values[] = {
     {"b_a", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
     {"b_x", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
     {"lam", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {rg_lru_axes + 2, rg_lru_axes + 0, rg_lru_axes + 1}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {rg_lru_axes + 2, rg_lru_axes + 0, rg_lru_axes + 1}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
     {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {rg_lru_axes + 2, rg_lru_axes + 0, rg_lru_axes + 1}},
     {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {rg_lru_axes + 2, rg_lru_axes + 0, rg_lru_axes + 1}},
@@ -462,7 +462,7 @@ static const cellgen_value rg_lru_sequence_backward_values[] = {
     {"w_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {rg_lru_axes + 1, rg_lru_axes + 1}},
     {"w_x", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {rg_lru_axes + 1, rg_lru_axes + 1}},
     {"lam", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {rg_lru_axes + 2, rg_lru_axes + 0, rg_lru_axes + 1}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {rg_lru_axes + 2, rg_lru_axes + 0, rg_lru_axes + 1}},
     {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {rg_lru_axes + 2, rg_lru_axes + 0, rg_lru_axes + 1}},
     {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {rg_lru_axes + 2, rg_lru_axes + 0, rg_lru_axes + 1}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {rg_lru_axes + 2, rg_lru_axes + 0, rg_lru_axes + 1}},

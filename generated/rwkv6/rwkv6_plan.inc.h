@@ -901,8 +901,8 @@ static const cellgen_value rwkv6_forward_values[] = {
     {"w_b", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {rwkv6_axes + 5, rwkv6_axes + 2, rwkv6_axes + 3}},
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv6_axes + 2, rwkv6_axes + 3}},
     {"o", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 4}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 4, {rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 3, rwkv6_axes + 4}},
-    {"x_shift", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {rwkv6_axes + 0, rwkv6_axes + 1}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 3, rwkv6_axes + 4}},
+    {"x_shift", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {rwkv6_axes + 0, rwkv6_axes + 1}},
 };
 static const int64_t rwkv6_forward_dims[] = {1, 2, 3, 4, 5, 6};
 static const cellgen_value rwkv6_backward_values[] = {
@@ -988,8 +988,8 @@ static const cellgen_value rwkv6_sequence_forward_values[] = {
     {"w_b", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {rwkv6_axes + 5, rwkv6_axes + 2, rwkv6_axes + 3}},
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv6_axes + 2, rwkv6_axes + 3}},
     {"o", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 4, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 4}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 5, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 3, rwkv6_axes + 4}},
-    {"x_shift", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 1}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 5, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 3, rwkv6_axes + 4}},
+    {"x_shift", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 1}},
     {"x_shift_last", "x_shift_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {rwkv6_axes + 0, rwkv6_axes + 1}},
     {"s_last", "s_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 4, {rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 3, rwkv6_axes + 4}},
     {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 3}},
@@ -1013,8 +1013,8 @@ static const cellgen_value rwkv6_sequence_backward_values[] = {
     {"w_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {rwkv6_axes + 1, rwkv6_axes + 5}},
     {"w_b", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {rwkv6_axes + 5, rwkv6_axes + 2, rwkv6_axes + 3}},
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv6_axes + 2, rwkv6_axes + 3}},
-    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 5, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 3, rwkv6_axes + 4}},
-    {"x_shift", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 1}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 5, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 3, rwkv6_axes + 4}},
+    {"x_shift", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 1}},
     {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 3}},
     {"k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 3}},
     {"v", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 4, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 4}},

@@ -447,7 +447,7 @@ static const cellgen_value sru_forward_values[] = {
     {"b_r", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
     {"alpha", "", CELLGEN_ROLE_SCALAR, 0, 1.7320508075688772, 0, {0}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
-    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
 };
 static const int64_t sru_forward_dims[] = {1, 2};
 static const cellgen_value sru_backward_values[] = {
@@ -463,7 +463,7 @@ static const cellgen_value sru_backward_values[] = {
     {"alpha", "", CELLGEN_ROLE_SCALAR, 0, 1.7320508075688772, 0, {0}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
-    {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_CARRIED, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
     {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
@@ -498,7 +498,7 @@ static const cellgen_value sru_sequence_forward_values[] = {
     {"b_r", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
     {"alpha", "", CELLGEN_ROLE_SCALAR, 0, 1.7320508075688772, 0, {0}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
-    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
     {"c_last", "c_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
     {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
     {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
@@ -514,7 +514,7 @@ static const cellgen_value sru_sequence_backward_values[] = {
     {"v_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
     {"v_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
     {"alpha", "", CELLGEN_ROLE_SCALAR, 0, 1.7320508075688772, 0, {0}},
-    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
     {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
     {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
     {"x_w", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},

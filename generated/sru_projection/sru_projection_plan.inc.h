@@ -461,7 +461,7 @@ static const cellgen_value sru_projection_forward_values[] = {
     {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
     {"b_r", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
-    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
 };
 static const int64_t sru_projection_forward_dims[] = {1, 2, 3};
 static const cellgen_value sru_projection_backward_values[] = {
@@ -477,7 +477,7 @@ static const cellgen_value sru_projection_backward_values[] = {
     {"b_r", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
-    {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_CARRIED, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
     {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 1}},
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
@@ -515,7 +515,7 @@ static const cellgen_value sru_projection_sequence_forward_values[] = {
     {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
     {"b_r", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
-    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
     {"c_last", "c_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
     {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
     {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
@@ -532,7 +532,7 @@ static const cellgen_value sru_projection_sequence_backward_values[] = {
     {"w_s", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
     {"v_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
     {"v_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
-    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
     {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
     {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
     {"x_w", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},

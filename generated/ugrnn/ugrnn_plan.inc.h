@@ -457,7 +457,7 @@ static const cellgen_value ugrnn_forward_values[] = {
     {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
     {"u_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
     {"b_g", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
 };
 static const int64_t ugrnn_forward_dims[] = {1, 2, 3};
 static const cellgen_value ugrnn_backward_values[] = {
@@ -498,7 +498,7 @@ static const cellgen_value ugrnn_sequence_forward_values[] = {
     {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
     {"u_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
     {"b_g", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
     {"c", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
     {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
@@ -511,7 +511,7 @@ static const cellgen_value ugrnn_sequence_backward_values[] = {
     {"u_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
     {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
     {"u_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
-    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_CARRIED, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
     {"c", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
     {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_BOUNDED, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},

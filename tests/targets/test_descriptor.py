@@ -25,6 +25,7 @@ from cellgen.targets.c import descriptor as spelling
 from tests import descriptor
 from tests.descriptor import (
     BOUNDED,
+    CARRIED,
     OPERAND,
     OPTIONAL,
     SAVED,
@@ -102,6 +103,7 @@ def test_the_header_the_tables_and_the_interface_say_the_same(kernel: Kernel, ce
             assert bool(value.flags & WEIGHT) == item.is_weight
             assert bool(value.flags & BOUNDED) == item.bounded
             assert bool(value.flags & OPERAND) == item.operand
+            assert bool(value.flags & CARRIED) == bool(item.follows)
             assert value.value == (item.default if item.is_scalar else item.initial)
 
 

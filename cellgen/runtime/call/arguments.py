@@ -47,8 +47,8 @@ DTYPES = {np.dtype(np.float32): PRECISIONS[0], np.dtype(np.float64): PRECISIONS[
 ELEMENTS = tuple(str(dtype) for dtype in DTYPES)
 """Types of elements of kernels on the host."""
 Terms: TypeAlias = tuple[tuple[int, str], ...]
-Look: TypeAlias = Callable[[str, str, object], ArrayView]
-"""Looks at an array: of a function, by a label, at a value."""
+Look: TypeAlias = Callable[[str, str, str, object], ArrayView]
+"""Looks at an array: of a function, by its name, by what messages call it, at a value."""
 
 
 @dataclass(frozen=True)
@@ -87,22 +87,22 @@ def check_call(
 ) -> Checked:
     """Check names, types, elements, shapes and memory, in this order. Raises ArgumentError.
 
-    ``look`` looks at an array by its label and refuses what is none, for NumPy's where left out;
+    ``look`` looks at an array and refuses what is none, for NumPy's where left out;
     ``elements`` are the types of elements that may pass.
     """
     check_names(label, function, arguments)
     look = look or _host_view
+
+    def seen(item: Argument, called: str, value: object) -> Item:
+        return Item(item, _as_floats(item, look(label, item.name, called, value)), called)
+
     inputs = [
-        Item(item, _as_floats(item, look(label, item.name, arguments[item.name])), item.name)
+        seen(item, item.name, arguments[item.name])
         for item in _by_weight(function.arguments)
         if arguments.get(item.name) is not None
     ]
     outputs = [
-        Item(
-            item,
-            _as_floats(item, look(label, f"out {item.name}", results[item.name])),
-            f"out {item.name}",
-        )
+        seen(item, f"out {item.name}", results[item.name])
         for item in function.results
         if item.name in results
     ]
@@ -215,14 +215,14 @@ def suggestion(name: str, known: Sequence[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"expected {', '.join(known)}"
 
 
-def _host_view(where: str, label: str, value: object) -> ArrayView:
+def _host_view(where: str, name: str, label: str, value: object) -> ArrayView:
     """Look at an array of NumPy's. Raises ArgumentError for anything else."""
     if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
         return view_of(as_base(value))
     accept.refuse_masked(where, label, value)
     raise ArgumentError(
         f"{where}: {label} is {a_type(value)}, expected a numpy.ndarray (nothing is copied "
-        f"behind your back); pass np.ascontiguousarray({_last_word(label)}, dtype=np.float32), "
+        f"behind your back); pass np.ascontiguousarray({name}, dtype=np.float32), "
         f"or np.float64 where the other arrays are"
     )
 
@@ -416,7 +416,3 @@ def refuse_overflow(label: str, function: Function, dims: Mapping[str, int], ite
             f"{label}: the workspace of dimensions {shown} has more bytes than 64 bits can count; "
             f"call it with smaller dimensions"
         )
-
-
-def _last_word(label: str) -> str:
-    return label.rpartition(" ")[2]

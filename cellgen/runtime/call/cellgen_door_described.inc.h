@@ -96,14 +96,15 @@ static int read_packed(Door *door, PyObject *packed) {
     return !PyErr_Occurred();
 }
 
-/* door(cell, function, keep, named, empty, keywords, fields, saves, outputs of the last step, packed or None) */
+/* door(cell, function, its forward pass or None, keep, named, empty, keywords, fields, saves, outputs of the last step, packed or
+ * None) */
 static PyObject *new_door(PyObject *module, PyObject *args) {
     State *state = PyModule_GetState(module);
     unsigned long long cell;
-    const char *name;
+    const char *name, *forward;
     PyObject *keep, *named, *empty, *keywords, *fields, *saves, *packed;
     long long of_last;
-    if (!PyArg_ParseTuple(args, "KsOO!OO!O!O!LO", &cell, &name, &keep, &PyType_Type, &named, &empty, &PyTuple_Type,
+    if (!PyArg_ParseTuple(args, "KszOO!OO!O!O!LO", &cell, &name, &forward, &keep, &PyType_Type, &named, &empty, &PyTuple_Type,
                           &keywords, &PyTuple_Type, &fields, &PyTuple_Type, &saves, &of_last, &packed))
         return NULL;
     const cellgen_cell *of = (const cellgen_cell *)(uintptr_t)cell;
@@ -116,7 +117,7 @@ static PyObject *new_door(PyObject *module, PyObject *args) {
     Door *door = (Door *)state->door->tp_alloc(state->door, 0);
     if (!door) return NULL;
     door->cell = of, door->function = function;
-    if (!strcmp(name, "sequence_backward")) door->forward = cg_function_named(of, "sequence_forward");
+    door->forward = forward ? cg_function_named(of, forward) : NULL;
     if (door->forward && door->forward->members > CG_MOST_MEMBERS) door->forward = NULL;
     Py_INCREF(keep), Py_INCREF(named), Py_INCREF(empty);
     door->keep = keep, door->named = (PyTypeObject *)named, door->empty = empty;

@@ -163,6 +163,7 @@ class Door:
         return module.door(
             library.descriptor,
             function.name,
+            FORWARD if function.name == BACKWARD else None,
             (library, packed),
             self._result,
             empty,

@@ -141,7 +141,8 @@ class CudaFunction:
         scalars = {n: as_scalar(where, n, given.pop(n, d), d) for n, d in self._defaults.items()}
         check_names(where, function, given)
         stream = stream_handle(asked.stream, given.values())
-        arrays = {**given, **{f"out {n}": a for n, a in results.items()}, **options.labelled}
+        arrays = given | {f"out {n}": a for n, a in results.items()}
+        arrays |= {f"option {n}": a for n, a in options.tables.items()}
         lent, views = list[object](), dict[str, ArrayView]()
         for name, array in arrays.items():
             known = None if seen is None else seen.views.get(name)
@@ -153,7 +154,7 @@ class CudaFunction:
             self._plans.keep(seen.kind, plan)
             return seen, plan
         addresses = {name: view.pointer for name, view in views.items()}
-        tables = {n.removeprefix("option "): a for n, a in options.labelled.items()}
+        tables = dict(options.tables)
         call = SeenCall((), stream, addresses, 0, given, results, tables, scalars, {}, lent)
         return call, plan
 
@@ -171,13 +172,13 @@ class CudaFunction:
         where, first = self.__qualname__, options.chosen.batch_first
         library = self._kernel.library
         views = {name: placed(where, name, view, library) for name, view in found.items()}
-        tables = {n.removeprefix("option "): views.pop(n) for n in options.labelled}
+        tables = {n: views.pop(f"option {n}") for n in options.tables}
         if first:
             tables = {n: v.swapped() for n, v in tables.items()}
             views.update((n, v.swapped()) for n, v in views.items() if n in self._over_time)
         function = of_steps(self.function, options.chosen)
         checked = check_call(
-            where, function, given, results, lambda _, label, __: views[label], tuple(SUFFIXES)
+            where, function, given, results, lambda *look: views[look[2]], tuple(SUFFIXES)
         )
         refuse_overflow(where, self.function, checked.dims, BYTES[checked.element])
         if tier == "fragments" and checked.element not in ON_UNITS:

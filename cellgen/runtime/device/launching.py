@@ -123,8 +123,9 @@ def plan_launch(kernel: DeviceOwner, function: Function, call: DeviceCall) -> La
 
 def _lay_out(struct: ArgumentStruct, values: Words, function: Function, call: DeviceCall) -> None:
     """Say how far apart steps and rows lie where an array has gaps."""
-    named = {name.removeprefix("out "): view for name, view in call.views.items()}
-    views = {item.name: named[item.name] for item in over_time(function) if item.name in named}
+    written = {item.name for item in function.results}
+    places = ((n, f"out {n}" if n in written else n) for n in (a.name for a in over_time(function)))
+    views = {name: call.views[label] for name, label in places if label in call.views}
     views |= call.tables
     if all(view.contiguous for view in views.values()):
         return

@@ -46,12 +46,12 @@ TABLES = {o.name: o for o in OF_OPTIONS if o.kind == BY_ROW and o.on_device}
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Options over time of one call: arrays by label, members of the argument struct.
+    """Options over time of one call: arrays by name, members of the argument struct.
 
     ``chosen`` is how its kernels run, ``stated`` what the call said.
     """
 
-    labelled: Mapping[str, object]
+    tables: Mapping[str, object]
     settings: Mapping[str, int]
     chosen: Options = NONE
     stated: Options = NONE
@@ -75,7 +75,7 @@ def take_options(
     outputs.refuse_both(stated)
     if save:
         options = outputs.when_saving(stated)
-    tables = {f"option {n}": chosen[n] for n in TABLES if chosen[n] is not None}
+    tables = {n: chosen[n] for n in TABLES if chosen[n] is not None}
     if tables and tier in ("whole", "fragments"):
         raise ArgumentError(
             f"{where}: tier is {tier!r}, and all steps run in one launch only where every step "

@@ -135,6 +135,7 @@ def _value(item: Argument, shapes: _Shapes, written: bool) -> str:
         VALUE_WEIGHT=item.is_weight,
         VALUE_BOUNDED=item.bounded,
         VALUE_OPERAND=item.operand,
+        VALUE_CARRIED=bool(item.follows),
     )
     axes = row(*map(shapes, item.shape)) if item.shape else "{0}"
     role = f"CELLGEN_ROLE_{item.role.upper()}"

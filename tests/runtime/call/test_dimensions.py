@@ -25,6 +25,7 @@ from cellgen.runtime.paths import generated_folder, include_folder
 from tests.cover import each_of, of_interface
 from tests.descriptor import (
     BOUNDED,
+    CARRIED,
     OPERAND,
     OPTIONAL,
     OVER_TIME,
@@ -99,6 +100,7 @@ class Described:
             + WEIGHT * item.is_weight
             + BOUNDED * item.bounded
             + OPERAND * item.operand
+            + CARRIED * bool(item.follows)
         )
         axis = (ctypes.POINTER(Axis) * 8)(*axes)
         name, role = item.name.encode(), ROLES.index(item.role)

@@ -1111,6 +1111,7 @@ def door_of(module: ModuleType, function: Any, empty: Any = np.empty, **changes:
     parts = {
         "cell": library.descriptor,
         "name": function.__name__,
+        "forward": None,
         "keep": library,
         "named": function.result,
         "empty": empty,
