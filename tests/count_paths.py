@@ -1,7 +1,7 @@
 """Count what "one call, one plan" is measured by: files that a call enters, records of its options.
 
-Run ``python -m tests.count_paths`` for the table of docs/explanation/architecture.md, or with
-``--list`` for the files and records behind each figure.
+Run ``python -m tests.count_paths`` for the table of docs/explanation/architecture.md, with what is
+counted as words for these rows, or with ``--list`` for the files and records behind each figure.
 
 - Files that a NumPy call enters: those of the package in which Python runs a function during a
   checked call that C does not make, of a kernel that is loaded; and those whose functions can be
@@ -19,7 +19,7 @@ import ast
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -245,13 +245,15 @@ MEASURES = {
 }
 
 
-def table() -> str:
+def table(measures: Mapping[str, Callable[[], list[str]]] = MEASURES) -> str:
     """The figures as they stand in the documentation."""
-    rows = [f"| {name} | {len(count())} |" for name, count in MEASURES.items()]
+    rows = [f"| {name} | {len(count())} |" for name, count in measures.items()]
     return "\n".join(["| what | count |", "|---|---|", *rows])
 
 
 if __name__ == "__main__":
-    print(table())
-    for what, count in MEASURES.items() if "--list" in sys.argv else ():
+    words = [word for word in sys.argv[1:] if word != "--list"]
+    chosen = {what: count for what, count in MEASURES.items() if not words or what in words}
+    print(table(chosen))
+    for what, count in chosen.items() if "--list" in sys.argv else ():
         print(f"\n{what}:", *count(), sep="\n  ")

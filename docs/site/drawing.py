@@ -33,6 +33,8 @@ def folder_of(path: Path) -> str:
 def imported(tree: ast.AST) -> Iterator[str]:
     """Names of cellgen's modules that a module reads when it runs, not for its types alone."""
     for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
+            continue  # an expression has no import
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue
         if isinstance(node, ast.Import):

@@ -722,7 +722,7 @@ def test_a_pipe_gets_no_colour_and_results_only(tmp_path):
     assert done.returncode == 0
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
-    wrong = python("show", "elmann", cwd=tmp_path)
+    wrong = python("shwo", cwd=tmp_path)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "\x1b" not in wrong.stderr
 
@@ -776,7 +776,6 @@ def test_a_signal_ends_a_proof_side_by_side_with_a_status_and_no_traceback(numbe
 HELD_BY_C = """
 import ctypes
 import cellgen.cli.main as command
-from tests.cover import each_name_of, each_of, of_all, of_equations
 
 library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
 command.PATIENCE = 0.2

@@ -11,7 +11,8 @@
  * number of threads, with saved results or without; absent gradients; every option of the functions
  * over time, arrays with gaps that stay as they were; the error codes, and that nothing was written
  * with them; calls of several host threads on one team; and, built with
- * -DDRIVE_COUNT, that no call allocates, maps memory or makes a thread. */
+ * -DDRIVE_COUNT, that no call allocates, maps memory or makes a thread. Built with -DDRIVE_TEAMS it
+ * leaves out what one thread does alone, beside that with which teams are compared. */
 #define _GNU_SOURCE 1
 #include "cellgen.h"
 #include <math.h>
@@ -497,7 +498,7 @@ static void drive_expect(const drive_function *f, const int64_t *sizes, drive_fr
 }
 
 /* Calls without one of the gradients, and without any. */
-static void drive_unwanted(const drive_function *f, const int64_t *sizes, const drive_choice *choice)
+__attribute__((unused)) static void drive_unwanted(const drive_function *f, const int64_t *sizes, const drive_choice *choice)
 {
     const drive_manner manner = {DRIVE_END, 0xff, 1, 1, NULL, choice};
     drive_frame *frame = (drive_frame *)malloc(sizeof *frame);
@@ -516,7 +517,7 @@ static void drive_unwanted(const drive_function *f, const int64_t *sizes, const 
 }
 
 /* Every error code that the header names, from memory of full size. */
-static void drive_errors(const drive_function *f, const int64_t *sizes, const drive_choice *choice)
+__attribute__((unused)) static void drive_errors(const drive_function *f, const int64_t *sizes, const drive_choice *choice)
 {
     const drive_manner manner = {DRIVE_END, 0xff, 1, 1, NULL, choice};
     drive_frame *frame = (drive_frame *)malloc(sizeof *frame);
@@ -598,8 +599,10 @@ static void drive_choice_of(const drive_function *f, const int64_t *sizes, void 
                 if (isnan(drive_element(array, f->real_bytes, at)) && !is_empty)
                     DRIVE_FAIL("%s[%lld] is NaN", f->member[place].name, (long long)at);
         }
+#ifndef DRIVE_TEAMS
         drive_compare(first, f, sizes, (drive_manner){DRIVE_END, 0x4b, upstream, 1, NULL, c});
         drive_compare(first, f, sizes, (drive_manner){DRIVE_START, 0xff, upstream, 0, NULL, c});
+#endif
         for (int team = 0; f->takes_team && teams[team]; ++team) {
             void *const with = teams[team];
             drive_compare(first, f, sizes, (drive_manner){DRIVE_END, 0xff, upstream, 0, with, c});
@@ -617,8 +620,10 @@ static void drive_choice_of(const drive_function *f, const int64_t *sizes, void 
         drive_finish(first, f);
         free(first);
     }
+#ifndef DRIVE_TEAMS
     drive_unwanted(f, sizes, c);
     drive_errors(f, sizes, c);
+#endif
     if (drive_allocations) DRIVE_FAIL("%d allocations in a call", drive_allocations);
 }
 
@@ -626,6 +631,9 @@ static void drive_choice_of(const drive_function *f, const int64_t *sizes, void 
 static void drive(const drive_function *f, const int64_t *sizes, void *const *teams)
 {
     static char doing[256];
+#ifdef DRIVE_TEAMS
+    if (!f->takes_team) return;
+#endif
     for (int choice = 0; choice < (f->takes_team ? (int)DRIVE_CHOICES : 1); ++choice) {
         const drive_choice *c = &drive_choices[choice];
         int length = snprintf(doing, sizeof doing, "%s(", f->name);

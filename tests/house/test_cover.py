@@ -99,7 +99,8 @@ def test_a_cell_with_a_trait_of_its_own_is_taken(
     traits: Callable[[type[Cell]], Traits], place: int
 ) -> None:
     by_cell = {cell: traits(cell) for cell in SHIPPED}
-    alone = [cell for cell in SHIPPED if cell not in cover(by_cell)][place]
+    taken = cover(by_cell)
+    alone = [cell for cell in SHIPPED if cell not in taken][place]
     by_cell[alone] |= {("operator", "that no other cell has")}
     assert alone in cover(by_cell)
 

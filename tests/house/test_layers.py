@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from docs.site import drawing
+from tests.house.parsing import every_statement, parsed, statements_of
 
 PACKAGE = Path(__file__).parents[2] / "cellgen"
 
@@ -72,14 +73,9 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 @cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
 def import_statements(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
     """Those of a module, whatever they stand in."""
-    nodes = ast.walk(parsed(path))
+    nodes = every_statement(parsed(path))
     return tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
 
 
@@ -88,7 +84,7 @@ def folder_of(module: str) -> str:
     return module.partition("/")[0]
 
 
-def imported(node: ast.stmt | ast.expr, module: str) -> Iterator[str]:
+def imported(node: ast.AST, module: str) -> Iterator[str]:
     """Names of cellgen's modules that an import statement reads."""
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]
@@ -110,13 +106,12 @@ def imports(path: Path, module: str) -> tuple[tuple[str, bool], ...]:
     """What a module imports from cellgen, and whether it does so inside a function."""
 
     def walk(node: ast.AST, inside: bool) -> Iterator[tuple[str, bool]]:
-        for child in ast.iter_child_nodes(node):
+        for child in statements_of(node):
             if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
                 continue
-            if isinstance(child, ast.stmt):
-                for name in imported(child, module):
-                    yield name, inside
-            local = inside or isinstance(child, ast.FunctionDef | ast.Lambda)
+            for name in imported(child, module):
+                yield name, inside
+            local = inside or isinstance(child, ast.FunctionDef)
             yield from walk(child, local)
 
     return tuple(walk(parsed(path), False))

@@ -6,6 +6,8 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+from tests.house.parsing import parsed
+
 PACKAGE = Path(__file__).parents[2] / "cellgen"
 
 SHARED = {
@@ -21,7 +23,7 @@ SHARED = {
 def test_a_class_name_means_one_thing() -> None:
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(path.relative_to(PACKAGE).as_posix())
     twice = {name: places for name, places in found.items() if len(places) > 1}

@@ -6,6 +6,8 @@ import ast
 from collections import Counter
 from pathlib import Path
 
+from tests.house.parsing import parsed
+
 PACKAGE = Path(__file__).parents[2] / "cellgen"
 NEVER = frozenset({"found", "given", "made", "shown", "asked", "told", "where"})
 """Words that say when a value came to be, and a message's label by the name of a function."""
@@ -49,7 +51,7 @@ def names_of_moments(path: Path) -> set[tuple[str, str]]:
                     bound.add((inner, name))
             look(child, inner)
 
-    look(ast.parse(path.read_text(encoding="utf-8")), "")
+    look(parsed(path), "")
     return bound
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.house.parsing import parsed, statements_of
+
 ROOT = Path(__file__).parents[2]
 
 FILE, CLASS, FUNCTION, MACRO = 500, 250, 60, 80
@@ -26,12 +28,12 @@ def sizes_of_python() -> Iterator[tuple[str, int, int]]:
     for path in sorted(package.rglob("*.py")):
         text, name = path.read_text(encoding="utf-8"), path.relative_to(package).as_posix()
         yield name, text.count("\n"), FILE
-        yield from _within(ast.parse(text), name, " ")
+        yield from _within(parsed(path), name, " ")
 
 
 def _within(tree: ast.AST, name: str, between: str) -> Iterator[tuple[str, int, int]]:
     """The classes and functions of a module, a class or a function, those inside them too."""
-    for node in ast.iter_child_nodes(tree):
+    for node in statements_of(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             own = f"{name}{between}{node.name}"

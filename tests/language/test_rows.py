@@ -134,7 +134,10 @@ class ByWeight(Cell):
     outputs = m, s
 
 
-@pytest.mark.parametrize("cell", [Attention, InHeads, Along, Flat, FlatSquare, ByWeight])
+@pytest.mark.parametrize(
+    "cell",
+    [Attention, InHeads, Along, Flat, pytest.param(FlatSquare, marks=pytest.mark.slow), ByWeight],
+)
 def test_its_kernels_agree_with_the_equations_and_with_complex_steps(cell: type[Cell]) -> None:
     report = check.check(cell)
     judged = [row for row in report.rows if row.verdict != "skipped"]

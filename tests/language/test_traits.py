@@ -10,6 +10,7 @@ import pytest
 
 import cellgen
 from cellgen.language.ops import OPERATORS, POINTWISE
+from tests.house.parsing import parsed
 
 SOURCES = Path(cellgen.__file__).parent
 ELSEWHERE = ("language/ops/", "language/misuse.py", "cells/", "compat/", "torch/recurrent.py")
@@ -21,9 +22,10 @@ OF_TEXT = ("startswith", "endswith", "removeprefix", "removesuffix", "replace", 
 
 def questions(tree: ast.AST, names: frozenset[str]) -> Iterator[ast.AST]:
     """Where a source asks what an operator is called, or what its name begins or ends with."""
+    nodes = [*ast.walk(tree)]
     tables = {
         target.id: node.value
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Name)
@@ -44,20 +46,26 @@ def questions(tree: ast.AST, names: frozenset[str]) -> Iterator[ast.AST]:
             node.attr == "op" or (of_row and ast.unparse(node.value).endswith("row"))
         )
 
-    for node in ast.walk(tree):
+    def asks_for_text(function: ast.expr, arguments: list[ast.expr]) -> bool:
+        """A method of texts, called for a name or for how one begins or ends; or of a table."""
+        if not isinstance(function, ast.Attribute):
+            return False
+        if function.attr not in OF_TEXT:
+            return function.attr == "get" and bool(texts(function.value))
+        asked = [a.value for a in arguments[:1] if isinstance(a, ast.Constant)]
+        affix = [t for t in asked if isinstance(t, str) and t.strip("_")]
+        begins = any(name.startswith(t) or name.endswith(t) for t in affix for name in names)
+        return begins or is_name(function.value)
+
+    for node in nodes:
         if isinstance(node, ast.Compare):
-            sides = [node.left, *node.comparators]
-            if any(is_name(side) or texts(side) for side in sides):
-                yield node
-        elif isinstance(node, ast.MatchValue | ast.Subscript) and texts(node.value):
+            asks = any(is_name(side) or texts(side) for side in (node.left, *node.comparators))
+        elif isinstance(node, ast.Call):
+            asks = asks_for_text(node.func, node.args)
+        else:
+            asks = isinstance(node, ast.MatchValue | ast.Subscript) and bool(texts(node.value))
+        if asks:
             yield node
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            asked = [a.value for a in node.args[:1] if isinstance(a, ast.Constant)]
-            affix = [t for t in asked if isinstance(t, str) and t.strip("_")]
-            begins = any(name.startswith(t) or name.endswith(t) for t in affix for name in names)
-            of_text = node.func.attr in OF_TEXT and (is_name(node.func.value) or begins)
-            if of_text or (node.func.attr == "get" and texts(node.func.value)):
-                yield node
 
 
 ASKING = (
@@ -100,7 +108,7 @@ def test_only_the_operator_table_asks_what_an_operator_is_called() -> None:
         place = path.relative_to(SOURCES).as_posix()
         if place.startswith(ELSEWHERE):
             continue
-        found = questions(ast.parse(path.read_text(encoding="utf-8")), names)
+        found = questions(parsed(path), names)
         asked += [
             f"{place}:{node.lineno}: {ast.unparse(node)}"
             for node in found

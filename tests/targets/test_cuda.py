@@ -496,7 +496,7 @@ def test_two_compilers_of_the_emulation_give_the_same_bits(monkeypatch) -> None:
     found = []
     for compiler in dict.fromkeys((*CXX, nvcc.emulator().command[0])):
         monkeypatch.setenv("CELLGEN_CXX", compiler)
-        assert nvcc.emulator().command[0] == compiler
+        assert Path(nvcc.emulator().command[0]).name == Path(compiler).name
         kernel = api.compile_cuda(MinGRU, emulated=True)
         found.append(run(MinGRU, kernel, (3, 4, 5, 7), "float32"))
     for name, array in found[0].items():
