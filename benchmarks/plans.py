@@ -19,8 +19,8 @@ from itertools import product
 from typing import Any
 
 from cellgen.bench.device import describe
-from cellgen.bench.measure import DEFAULT_CELLS, TIMED_SECONDS
 from cellgen.bench.peers.own import kernel_of
+from cellgen.bench.plan import DEFAULT_CELLS, TIMED_SECONDS
 from cellgen.bench.problem import problem_of
 from cellgen.bench.report import interquartile_range
 from cellgen.bench.shapes import BenchShape, parse_shapes

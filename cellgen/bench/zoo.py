@@ -15,8 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cellgen.bench.measure import Plan, Progress, measure
+from cellgen.bench.case import Progress
+from cellgen.bench.measure import measure
 from cellgen.bench.peers import Peer
+from cellgen.bench.plan import Plan
 from cellgen.bench.problem import Mode
 from cellgen.bench.report import BenchReport, Case, as_data, from_data
 from cellgen.bench.shapes import NAMED, BenchShape

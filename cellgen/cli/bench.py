@@ -12,9 +12,10 @@ from pathlib import Path
 from rich.console import Console
 
 from cellgen import accept
-from cellgen.bench.measure import DEFAULT_CELLS, MIN_ROUNDS, Plan, measure, quick_plan
+from cellgen.bench.measure import measure
 from cellgen.bench.peers import parse_peers
 from cellgen.bench.peers.own import kernel_of
+from cellgen.bench.plan import DEFAULT_CELLS, MIN_ROUNDS, Plan, quick_plan
 from cellgen.bench.problem import Mode
 from cellgen.bench.process import processors
 from cellgen.bench.report import BenchReport, Case, as_data, from_data

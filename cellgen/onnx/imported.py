@@ -17,12 +17,13 @@ from cellgen import accept
 from cellgen.errors import ArgumentError, CellgenError, DeclarationError, UsageError
 from cellgen.language.cell import Cell
 from cellgen.onnx import operators
-from cellgen.onnx.bodies import Body, read_body
+from cellgen.onnx.bodies import Body
 from cellgen.onnx.finding import OtherLoop, RecurrentNode, recurrent
 from cellgen.onnx.forms import short
 from cellgen.onnx.graph import Array
 from cellgen.onnx.reading import opened, stem
 from cellgen.onnx.running import Run, step_by_step, through_kernel
+from cellgen.onnx.scan_reader import read_body
 from cellgen.onnx.source import CellNames, ClassText, class_name, defined, module
 from cellgen.runtime.npz import write_npz
 from cellgen.runtime.paths import shipped_names

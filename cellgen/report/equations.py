@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from cellgen.language.notation import Latex
+from cellgen.language.latex import Latex
 from cellgen.language.value import format_shape
 from cellgen.program.ssa import Program
 from cellgen.program.step import CellPrograms

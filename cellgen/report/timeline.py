@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from cellgen.language.notation import Latex
+from cellgen.language.latex import Latex
 from cellgen.language.value import Value, format_axis
 from cellgen.report.mathml import mathml
 from cellgen.schedule.groups import Term

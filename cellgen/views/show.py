@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from sympy import Expr
 
 from cellgen.language.cell import Definition
-from cellgen.language.notation import Latex, Notation, Text
+from cellgen.language.latex import Latex
+from cellgen.language.notation import Notation, Text
 from cellgen.language.value import Role, Shape, Value, format_axis, format_shape
 from cellgen.program.over_time import unroll
 from cellgen.program.recurrence import Recurrence, recurrence_of

@@ -25,11 +25,13 @@ import cellgen
 from benchmarks import figures, plans, two_checkouts, where
 from cellgen.bench import measure as measuring
 from cellgen.bench import memory
+from cellgen.bench.case import TOLERANCE, compare, difference
 from cellgen.bench.claims import between
 from cellgen.bench.floor import Floor, Rates, floor_of
-from cellgen.bench.measure import TOLERANCE, Plan, compare, difference, measure, quick_plan
+from cellgen.bench.measure import measure
 from cellgen.bench.peers import OWN, PEERS, Peer, parse_peers
 from cellgen.bench.peers import own as own_kernels
+from cellgen.bench.plan import Plan, quick_plan
 from cellgen.bench.plot import draw
 from cellgen.bench.problem import Mode, problem_of
 from cellgen.bench.process import Patience, Worker, WorkerError, environment, processors

@@ -13,9 +13,11 @@ import pytest
 
 import cellgen
 from cellgen.bench import claims, zoo
+from cellgen.bench.case import TOLERANCE, VANISHING, compare
 from cellgen.bench.floor import Floor
-from cellgen.bench.measure import TOLERANCE, VANISHING, Plan, compare, measure
+from cellgen.bench.measure import measure
 from cellgen.bench.peers import Peer, own
+from cellgen.bench.plan import Plan
 from cellgen.bench.problem import Mode, problem_of
 from cellgen.bench.process import Patience, Worker, WorkerError
 from cellgen.bench.report import BenchReport, Case, ContestantEntry, Status

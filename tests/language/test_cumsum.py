@@ -7,7 +7,8 @@ import pytest
 
 from cellgen import Bias, Cell, H, I, Input, State, Weight, api, cumsum, max, split, tanh
 from cellgen.errors import DeclarationError
-from cellgen.language.notation import latex, text
+from cellgen.language.latex import latex
+from cellgen.language.notation import text
 from cellgen.language.value import Value
 from cellgen.pipeline import programs_of, recurrence
 from cellgen.program.interpret import interpret

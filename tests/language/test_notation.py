@@ -7,7 +7,8 @@ import sympy
 from sympy import Expr, Rational
 
 from cellgen.cells import GRUBlockCell
-from cellgen.language.notation import latex, latex_name, text
+from cellgen.language.latex import latex, latex_name
+from cellgen.language.notation import text
 from cellgen.language.ops import (
     absolute,
     concat,

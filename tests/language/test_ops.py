@@ -34,7 +34,8 @@ from cellgen import (
 from cellgen import max as units_max
 from cellgen import sum as units_sum
 from cellgen.errors import DeclarationError
-from cellgen.language.notation import latex, text
+from cellgen.language.latex import latex
+from cellgen.language.notation import text
 from cellgen.language.ops import (
     OPERATORS,
     POINTWISE,

@@ -19,7 +19,7 @@ from cellgen.program.chunks import Decay, Memory, Readout, form_over_time
 from cellgen.program.chunks.of_memory import memory_program
 from cellgen.program.chunks.writer import Chunk, ChunkProgram
 from cellgen.program.interpret import axis_size, interpret
-from cellgen.proof.over_chunks import adjoint_of
+from cellgen.proof.chunk_layer import adjoint_of
 
 STEPS = 24
 SIZES = {"B": 2, "N": 2, "D": 3, "K": 4, "C": STEPS}

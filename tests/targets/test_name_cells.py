@@ -13,7 +13,7 @@ import pytest
 import cellgen
 from cellgen import Bias, Cell, Dim, H, I, Input, State, Weight, sigmoid, tanh
 from cellgen.errors import DeclarationError
-from cellgen.language.notation import latex
+from cellgen.language.latex import latex
 from cellgen.pipeline import generate
 from cellgen.proof.check import check
 from cellgen.proof.over_time import forward_errors, gradient_errors

@@ -20,8 +20,8 @@ from cellgen.program.chunks import Memory
 from cellgen.program.chunks.layout import StreamLayout
 from cellgen.program.chunks.programs import ChunkPrograms, chunk_programs
 from cellgen.program.chunks.writer import ChunkProgram
+from cellgen.proof.chunk_layer import LayerRun
 from cellgen.proof.interpreted import bfloat16_as_on_devices
-from cellgen.proof.over_chunks import LayerRun
 from cellgen.targets.target import NotYet
 from cellgen.targets.triton.memory import MemoryKernels, column_of, memory_head, memory_kernels
 from cellgen.targets.triton.plan import ANEW, LEFT_OUT, MARKS, STEP_BEFORE, BufferRole, literal

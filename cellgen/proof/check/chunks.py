@@ -31,7 +31,8 @@ from cellgen.proof.check.points import (
     drawn_normal,
 )
 from cellgen.proof.check.report import Row, judged
-from cellgen.proof.over_chunks import ChunkRun, adjoint_of
+from cellgen.proof.chunk_layer import adjoint_of
+from cellgen.proof.over_chunks import ChunkRun
 from cellgen.proof.over_time import only_shown, run_steps, with_poison
 from cellgen.runtime.options import NONE, Options
 
