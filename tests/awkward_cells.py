@@ -35,6 +35,14 @@ class Spellings(Cell):
     gradients = z_pre, y, y_total
 
 
+class Unread(Cell):
+    """A new state of the inputs alone, which no step reads: nothing is left to do in each."""
+
+    x, h_prev, w = Input(I), State(H), Weight(I, H)
+
+    h = x @ w
+
+
 def cell_of_states(count: int) -> type[Cell]:
     """A cell of so many states h0, h1, ..., each an output with a bias b_h0, b_h1, ... of its own.
 
@@ -58,7 +66,8 @@ def cell_of_states(count: int) -> type[Cell]:
 AWKWARD = (
     *VARIANTS,
     *(Cumulated, RunningUnits, RunningHeads, ColumnParts, DeltaRule, MatrixHeads),
-    Spellings,
+    *(Spellings, Unread),
 )
 """Reductions within and across heads, parts that are arguments and results at once, cut gradients,
-shared weights, contexts that learn, running sums, matrices of a row, spellings of derived names."""
+shared weights, contexts that learn, running sums, matrices of a row, spellings of derived names, a
+state that is not read."""

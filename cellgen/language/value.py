@@ -110,7 +110,7 @@ def _remainder(a: Expr, b: Expr) -> Expr:
 
 def check_divisor(a: Expr, b: Expr) -> None:
     """Refuse 0, of which SymPy would make a remainder that is what is divided."""
-    if b == 0:
+    if b.is_zero:
         raise DeclarationError(
             f"the remainder of {a} by 0 is no number; divide by one that is not 0",
             code="declaration.constant",
@@ -401,6 +401,14 @@ def _explained(method: Callable[[Basic], R]) -> Callable[[Basic], R]:
 
 
 @located
+def _remainder_of(self: Expr, other: object, of_sympy: Callable[..., Expr] = Expr.__mod__) -> Expr:
+    """``(x + 1) % 0``: of SymPy's own classes, where one has values."""
+    if isinstance(other, int | float | Expr) and _is_of_a_cell(self):
+        check_divisor(self, sympify(other))
+    return of_sympy(self, other)
+
+
+@located
 def _refuse_truth(value: object) -> None:
     written = value if isinstance(value, Symbol) else "an expression"
     raise ExpressionError(explanation(TypeError(f"cannot determine truth value of {written}")))
@@ -482,6 +490,7 @@ _NUMPY_FUNCTIONS = (
 if not hasattr(Expr, "__matmul__"):  # once in a process
     Expr.__matmul__ = _refuse_matmul
     Expr.__array_function__ = _refuse_numpy
+    Expr.__mod__ = _remainder_of
     Expr.__float__ = _explained(Expr.__float__)
     Relational.__bool__ = _explained(Relational.__bool__)
     for _name in (*_ARITHMETIC, "__neg__"):

@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TypeAlias
 
-from sympy import Expr, Mul
+from sympy import Expr, Integer, Mul
 
 from cellgen.errors import DerivationError
 from cellgen.language.notation import text
@@ -53,6 +53,11 @@ class Buffer:
     def shape(self) -> Shape:
         """The value's shape, all inner axes side by side."""
         return flat(self.value.shape)
+
+    @property
+    def row(self) -> Expr:
+        """The length of a row: of its last axis, 1 of a number."""
+        return self.shape[-1] if self.shape else Integer(1)
 
     def __hash__(self) -> int:
         return hash(self.value)
@@ -260,10 +265,7 @@ class PlannedFunction:
     @property
     def zeros(self) -> Expr | None:
         """Length of a row of zeros that stands in for missing optional arguments, or None."""
-        lengths = sorted(
-            {buffer.shape[-1] for buffer in self.of_kind(BufferKind.OPTIONAL) if buffer.shape},
-            key=str,
-        )
+        lengths = sorted({buffer.row for buffer in self.of_kind(BufferKind.OPTIONAL)}, key=str)
         return sum(lengths[1:], start=lengths[0]) if lengths else None
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,6 +96,26 @@ def named() -> tuple[Mutant, ...]:
     )
 
 
+def named_for_tests() -> tuple[Mutant, ...]:
+    """Mistakes in what a composition and a row compute, which no cell that ships is made of."""
+    return (
+        _named(
+            "a logarithm of two exponentials by their sum, as chunks combine it",
+            "cellgen/language/ops/running.py",
+            "below = choose(is_infinite, 0, -absolute(after - before))",
+            "after - before",
+            "after + before",
+        ),
+        _named(
+            "a logarithm of two exponentials by their sum",
+            "cellgen/language/ops/composed.py",
+            "below = where(is_infinite, 0, least - largest)",
+            "least - largest",
+            "least + largest",
+        ),
+    )
+
+
 RULES = {
     "c": (
         (r"(?<=[\w\])] )\+(?= [\w(])", "-"),
@@ -144,15 +164,34 @@ PLACES = {
         ),
         ("/online", "/traces", "/probes", "/regularise", "/head.py", "/chunks", "/recurrence"),
     ),
+    "program": ("py", ("cellgen/program/**/*.py",), ()),
+    "schedule": ("py", ("cellgen/schedule/**/*.py",), ()),
+    "c": ("py", ("cellgen/targets/*.py", "cellgen/targets/c/*.py"), ()),
+    "cuda": ("py", ("cellgen/targets/cuda/*.py",), ()),
+    "runtime": ("py", ("cellgen/runtime/**/*.py",), ()),
+    "language": ("py", ("cellgen/language/*.py", "cellgen/language/cell/*.py"), ()),
+    "operators": ("py", ("cellgen/language/ops/*.py",), ()),
+    "headers": ("c", ("generated/include/*.h", "generated/include/*.cuh"), ()),
 }
-"""Where mutants are drawn, in which language, and what is left out: what no proof of C runs."""
+"""Where mutants are drawn, in which language, and what is left out: of those that proofs are asked
+about, what no proof of C runs."""
 
 SHARES = {"driver": 14, "templates": 4, "compiler": 22}
+SHARES_OF_TESTS = {
+    "program": 4,
+    "schedule": 4,
+    "c": 3,
+    "cuda": 3,
+    "runtime": 4,
+    "language": 3,
+    "operators": 3,
+    "headers": 3,
+}
 
 
-def drawn(seed: int) -> Iterator[Mutant]:
+def drawn(seed: int, shares: Mapping[str, int] = SHARES) -> Iterator[Mutant]:
     """Draw mutants: so many of each kind of source, each of another line."""
-    for kind, count in SHARES.items():
+    for kind, count in shares.items():
         rng = random.Random(f"{seed} {kind}")
         every = list(_places(kind))
         rng.shuffle(every)

@@ -4,6 +4,10 @@
 pass; ``--named`` leaves out those that are drawn, ``--list`` says what they are. Exit code 1 where
 a named one that changes numbers lives. Kernels are compiled at -O1; forty mutants take a quarter
 of an hour of one core.
+
+``--tests`` asks quick tests alone, about mutants of every folder: those of its own folder first,
+then neighbours, ``--seconds`` of processor time each. ``--cache`` names a folder of compiled
+kernels that it may read and fill.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import argparse
 import contextlib
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,23 +28,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.mutants import Mutant, copy_of_checkout, drawn, named
+from tests.mutants import (
+    SHARES,
+    SHARES_OF_TESTS,
+    Mutant,
+    copy_of_checkout,
+    drawn,
+    named,
+    named_for_tests,
+)
 
 LONGEST = 600.0
 """Processor time of a proof or a suite in seconds; one that takes more does not end."""
+TOO_LONG = "takes longer"
 STILL = 120.0
 """Seconds without any of it, after which threads wait for each other."""
 LOOK = 5.0
 """Seconds between two looks at it."""
 
 SUITES = {
-    "generated/include": "test_sequences test_options test_row_blocks test_strips test_threads",
-    "templates": "test_render test_sequences",
-    "cellgen/program": "test_derive test_simplify test_unroll test_program test_budgets",
-    "cellgen/schedule": "test_schedule test_plans test_budgets test_row_blocks test_sequences",
-    "cellgen/targets": "test_targets test_render test_strips test_sequences",
+    "generated/include": "runtime/call targets proof",
+    "templates": "targets runtime/call",
+    "cellgen/language": "language program proof",
+    "cellgen/program": "program schedule proof",
+    "cellgen/schedule": "schedule targets runtime/call",
+    "cellgen/targets": "targets schedule runtime/call",
+    "cellgen/runtime": "runtime doors cli",
 }
-"""Tests that are asked about mutants of a folder."""
+"""Folders of tests that are asked about mutants of a folder, after those of its own name."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +75,8 @@ class Verdict:
 class Workplace:
     """A copy of the checkout in which one mutant at a time is planted."""
 
-    def __init__(self, folder: Path, cache: Path) -> None:
+    def __init__(self, folder: Path, cache: Path, seconds: float = 240) -> None:
+        self.seconds = seconds
         self.folder = copy_of_checkout(folder)
         self.environment = {
             **os.environ,
@@ -68,13 +85,13 @@ class Workplace:
             "CELLGEN_CFLAGS": "-O1",
         }
 
-    def verdict(self, mutant: Mutant, *, suites: bool) -> Verdict:
+    def verdict(self, mutant: Mutant, *, proofs: bool, suites: bool) -> Verdict:
         """Plant one, ask, and take it out again."""
         path = self.folder / mutant.file
         text = path.read_text(encoding="utf-8")
         self._write(path, mutant.applied(text))
         try:
-            proof = self._run("-m", "tests.mutants.prove", *mutant.cells)
+            proof = self._run("-m", "tests.mutants.prove", *mutant.cells) if proofs else ""
             suite = self._suite(mutant) if suites and not proof else ""
             generated = "" if proof or suite or path.suffix == ".h" else self._sources(mutant)
         finally:
@@ -96,26 +113,55 @@ class Workplace:
             Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
     def _suite(self, mutant: Mutant) -> str:
-        """Ask tests, of kernels as a compiler with the mistake generates them."""
-        said = ""
+        """Ask tests of the mutant's folder, then neighbours about what is generated with it."""
         try:
-            if not mutant.file.startswith("generated/"):
-                said = self._run("-m", "tests.mutants.prove", "--write")
-            return said or self._tests(mutant)
+            for number, folder in enumerate(folders_of_tests(self.folder, mutant.file)):
+                said = ""
+                if number == 1 and not mutant.file.startswith(("generated/", "cellgen/runtime/")):
+                    said = self._run("-m", "tests.mutants.prove", "--write")
+                said = said or self._tests(folder, mutant.file)
+                if said:
+                    return said
+            return ""
         finally:
             copy_of_checkout(self.folder, ("generated",))
 
-    def _tests(self, mutant: Mutant) -> str:
-        names = next(v for folder, v in SUITES.items() if mutant.file.startswith(folder))
-        files = [str(*self.folder.glob(f"tests/**/{name}.py")) for name in names.split()]
-        return self._run("-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", *files)
+    def _tests(self, folder: Path, file: str) -> str:
+        """Ask the quick tests of a folder: of files named after the source first, then short ones.
 
-    def _run(self, *words: str) -> str:
+        Those that have not ended in their time have not noticed it.
+        """
+        words = set(re.findall(r"[a-z]+", file))
+
+        def rank(path: Path) -> tuple[int, int]:
+            return -len(words & set(path.stem.split("_"))), path.stat().st_size
+
+        files = map(str, sorted(folder.rglob("test_*.py"), key=rank))
+        asked = ("-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", *files)
+        said = self._run(*asked, longest=self.seconds, flags="")
+        if not said.startswith(TOO_LONG):
+            return said
+        print(f"        {folder.relative_to(self.folder)}: {said}, not through", flush=True)
+        return ""
+
+    def _run(self, *words: str, longest: float = 0, flags: str = "-O1") -> str:
         """Run Python on the copy; return what it said where it failed, else nothing."""
-        return told((sys.executable, *words), self.folder, self.environment)
+        environment = {**self.environment, "CELLGEN_CFLAGS": flags}
+        return told((sys.executable, *words), self.folder, environment, longest)
 
 
-def told(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
+def folders_of_tests(checkout: Path, file: str) -> list[Path]:
+    """Folders of tests about a source: the nearest of its own name, then its neighbours."""
+    tests = checkout / "tests"
+    names = [folder.removeprefix("cellgen/") for folder in map(str, Path(file).parents)]
+    own = [tests / name for name in names if name != "." and any((tests / name).glob("test_*.py"))]
+    others = next(v for folder, v in SUITES.items() if file.startswith(folder)).split()
+    return list(dict.fromkeys((*own[:1], *(tests / name for name in others))))
+
+
+def told(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], longest: float = 0
+) -> str:
     """Return what a command says where it fails or does not end, else nothing.
 
     A machine that does much else is no reason to stop it: processor time is counted, on Linux.
@@ -129,6 +175,7 @@ def told(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -
         text=True,
         start_new_session=True,
     )
+    longest = longest or LONGEST
     spent, since, begun = 0.0, time.monotonic(), processor_time(process.pid)
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -136,10 +183,10 @@ def told(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -
             break
         before, spent = spent, processor_time(process.pid) - begun
         since = since if spent == before else time.monotonic()
-        if spent > LONGEST or time.monotonic() - since > STILL:
+        if spent > longest or time.monotonic() - since > STILL:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-            return f"takes longer than {LONGEST:g} s" if spent > LONGEST else "stands still"
+            return f"{TOO_LONG} than {longest:g} s" if spent > longest else "stands still"
     lines = said.splitlines()
     failed = [line for line in lines if line.startswith("FAILED")]
     last = lines[-1] if lines else ""
@@ -168,14 +215,18 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--named", action="store_true")
     parser.add_argument("--suites", action="store_true")
+    parser.add_argument("--tests", action="store_true")
+    parser.add_argument("--seconds", type=float, default=240)
+    parser.add_argument("--cache", type=Path)
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args(words)
-    mutants = [*named(), *(() if options.named else drawn(options.seed))]
+    first, shares = (named_for_tests, SHARES_OF_TESTS) if options.tests else (named, SHARES)
+    mutants = [*first(), *(() if options.named else drawn(options.seed, shares))]
     if options.list:
         print("\n".join(map(str, mutants)))
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        verdicts = _judged(mutants, Path(folder), options.jobs, options.suites)
+        verdicts = _judged(mutants, Path(folder), options)
     killed = sum(bool(v.proof) for v in verdicts)
     seen = sum(bool(v.proof or v.suite) for v in verdicts)
     changing = sum(v.changes for v in verdicts)
@@ -186,15 +237,17 @@ def main(words: Sequence[str] | None = None) -> int:
     )
 
 
-def _judged(mutants: Sequence[Mutant], folder: Path, jobs: int, suites: bool) -> list[Verdict]:
+def _judged(mutants: Sequence[Mutant], folder: Path, options: argparse.Namespace) -> list[Verdict]:
     free: SimpleQueue[Workplace] = SimpleQueue()
-    for number in range(jobs):
-        free.put(Workplace(folder / str(number), folder / "cache"))
+    cache = options.cache or folder / "cache"
+    for number in range(options.jobs):
+        free.put(Workplace(folder / str(number), cache, options.seconds))
 
     def judge(mutant: Mutant) -> Verdict:
         place, began = free.get(), time.perf_counter()
         try:
-            found = place.verdict(mutant, suites=suites)
+            suites = options.suites or options.tests
+            found = place.verdict(mutant, proofs=not options.tests, suites=suites)
         finally:
             free.put(place)
         who = f"check: {found.proof}" if found.proof else f"tests: {found.suite or '-'}"
@@ -202,7 +255,7 @@ def _judged(mutants: Sequence[Mutant], folder: Path, jobs: int, suites: bool) ->
         print(f"{time.perf_counter() - began:5.0f} s  {mutant}\n         {who}", flush=True)
         return found
 
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(options.jobs) as pool:
         return list(pool.map(judge, mutants))
 
 

@@ -29,7 +29,7 @@ from cellgen.proof.over_time import forward_errors, truth_over_time
 from cellgen.proof.precisions import narrow_gradients
 from cellgen.proof.threads import differing_bits
 from cellgen.runtime.host.tuning import candidates
-from tests.mutants import CELLS, ROOT, drawn, named
+from tests.mutants import CELLS, ROOT, SHARES_OF_TESTS, drawn, named, named_for_tests
 from tests.mutants import __main__ as judging
 from tests.mutants.__main__ import main
 
@@ -213,7 +213,7 @@ def test_mutants_are_the_same_for_the_same_seed_and_change_their_file() -> None:
     assert one == other
     assert len(one) + len(named()) >= 44
     assert list(drawn(1)) != one
-    for mutant in (*named(), *one):
+    for mutant in (*named(), *named_for_tests(), *one, *drawn(0, SHARES_OF_TESTS)):
         text = (ROOT / mutant.file).read_text(encoding="utf-8")
         assert mutant.applied(text) != text, str(mutant)
 
@@ -223,19 +223,22 @@ def test_tests_are_asked_of_kernels_that_the_mistake_generates(
 ) -> None:
     """Without their folders tests are not collected, which looks like a mistake that is noticed."""
     place, asked = judging.Workplace(tmp_path / "copy", tmp_path / "cache"), list[str]()
+    mutant = next(m for m in drawn(0) if m.file.startswith("cellgen/program/"))
+    folders = [f"tests/{name}" for name in ("program", "schedule", "proof")]
     shown = place.folder / "generated" / "gru" / "gru.c"
     shipped = shown.read_text()
 
-    def run(*words: str) -> str:
-        asked.append(words[-1] if words[0] == "-m" and words[1] != "pytest" else words[1])
+    def run(*words: str, **limits: object) -> str:
+        of_tests = Path(words[-1]).parent.relative_to(place.folder) if limits else words[-1]
+        asked.append(str(of_tests))
         if words[-1] == "--write":
             shown.write_text("generated with the mistake")
         return ""
 
     monkeypatch.setattr(place, "_run", run)
     monkeypatch.setattr(place, "_sources", lambda mutant: "")
-    place.verdict(next(m for m in drawn(0) if m.file.startswith("cellgen/")), suites=True)
-    assert asked == [CELLS[-1], "--write", "pytest"]
+    place.verdict(mutant, proofs=True, suites=True)
+    assert asked == [CELLS[-1], folders[0], "--write", *folders[1:]]
     assert shown.read_text() == shipped
 
 

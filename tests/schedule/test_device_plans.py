@@ -36,6 +36,7 @@ from cellgen.schedule.device.plan import DeviceTimePlan
 from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct, StepsShare, StepStage
 from cellgen.schedule.device.tiers import TierLoop
 from cellgen.schedule.device.verify import verify_for_device
+from tests.awkward_cells import Unread
 from tests.conftest import Contexts
 
 CELLS = (GRU, LSTM, GRUResetBefore, SLSTMHeads, LRU, MLSTM, LayerNormLSTM)
@@ -182,6 +183,13 @@ def test_an_array_that_is_not_reserved_or_is_twice_is_found() -> None:
         assert f"lies in {panel}, which is no array" in faults(replace(plan, memory=rest))
         refused = replace(plan, persistent=PersistentChoice(None, "planted"))
         assert "is of no channel" in faults(refused)
+
+
+def test_a_part_without_work_in_its_steps_has_no_kernel_over_them() -> None:
+    forward, _ = plans(Unread)
+    assert not forward.steps
+    assert forward.tier is not None
+    assert forward.tier.reason == "no work is left in a step"
 
 
 def test_a_kernel_that_is_refused_halfway_reserves_nothing() -> None:

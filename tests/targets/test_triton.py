@@ -18,6 +18,7 @@ from cellgen.program.chunks import form_over_time
 from cellgen.program.chunks.programs import chunk_programs
 from cellgen.targets.triton.expressions import functions_of, triton_expression
 from cellgen.targets.triton.rows import RowWork
+from tests.awkward_cells import Unread
 from tests.cover import each_of, of_equations
 
 OVER_TIME = [
@@ -82,6 +83,11 @@ def test_a_kernel_reads_each_stream_once_and_writes_each_output_once() -> None:
     (kernel,) = [k for s in RowWork(chunk_programs(MinGRU.definition)).stages() for k in s.kernels]
     assert [str(v) for v in kernel.streams] == ["x_w_z", "x_w_n"]
     assert [str(v) for v in (*kernel.following, *kernel.roots)] == ["h"]
+
+
+def test_a_state_that_is_a_product_and_is_not_read_is_refused_with_its_name() -> None:
+    with pytest.raises(BuildError, match="unread has h, a state that is formed across units"):
+        generate(Unread, ["triton"]).of("triton")
 
 
 def test_a_cell_without_a_form_over_time_is_refused_with_the_statement_that_forbids_it() -> None:

@@ -118,7 +118,7 @@ def _joined_by_head(operands: Sequence[Expr]) -> Expr:
         if shape[:-1] != shapes[0][:-1]:
             raise mismatch(
                 f"concat of {format_shape(shapes[0])} and {format_shape(shape)} differs off its "
-                f"last axis; expected {format_shape((*shapes[0][:-1], shape[-1]))}"
+                f"last axis; expected {format_shape((*shapes[0][:-1], *shape[-1:]))}"
             )
     rows, *before = shapes[0][:-1]
     count, total = sympy.Mul(*before), sympy.Add(*(shape[-1] for shape in shapes))

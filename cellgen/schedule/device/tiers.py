@@ -214,7 +214,7 @@ def choose(
     stages: Sequence[StepStage], carried: Sequence[Carried], passed: Sequence[Passed]
 ) -> TierChoice:
     """Choose the best tier that a part allows."""
-    if reason := refusal(stages):
+    if reason := refusal(stages) if stages else "no work is left in a step":
         return TierChoice(None, reason)
     loops = [stage for stage in stages if isinstance(stage, DeviceLoop)]
     if len(stages) == len(loops) == 1 and _all_formed(loops[0].loop, carried):

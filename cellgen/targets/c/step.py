@@ -96,7 +96,7 @@ def step_function(
         sizes=[_count(buffer) for buffer in workspace] + ([zeros] if zeros else []),
         zeros=zeros,
         optional=[
-            (writer.memory[b], writer.strides[b], b.name, c_axis(b.shape[-1]))
+            (writer.memory[b], writer.strides[b], b.name, c_axis(b.row))
             for b in function.of_kind(BufferKind.OPTIONAL)
         ],
         scalars=[b.name for b in function.of_kind(BufferKind.SCALAR)],

@@ -125,8 +125,8 @@ class RowWork:
 
     def _inside(self, states: tuple[Value, ...]) -> list[Value]:
         """What new states of a layer are made of: values that none of its states is part of."""
-        own = {*states}
-        found, pending, seen = list[Value](), [self.following[s] for s in states], set[Value]()
+        own, new = {*states}, [self.following[s] for s in states]
+        found, pending, seen = list[Value](), [*new], set[Value]()
         while pending:
             value = pending.pop()
             if value in seen or value in own:
@@ -135,6 +135,8 @@ class RowWork:
             statement = self.statements.get(value)
             is_other = value in self.scanned and self.scanned[value] != states
             if statement is None or is_other or not self._is_by_unit(statement):
+                if statement is not None and value in new:
+                    raise _refusal(self.form.cell, f"{value}, a state that is formed across units")
                 found.append(value)
             else:
                 pending += statement.operands

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import cellgen
+from cellgen import Cell, Input, Scalar, State, log1p
+from cellgen import H as H_UNITS
 from cellgen.errors import ArgumentError, BuildError, CellgenError
 from cellgen.runtime import kernel as kernel_module
 from cellgen.runtime.abi import Argument, Function, Interface, axis_length
@@ -192,6 +194,22 @@ def test_optional_upstream_gradients_count_as_zero(toy: Kernel) -> None:
     np.testing.assert_array_equal(only.d_h_prev, zero)
     neither = toy.backward(**weights, x=given["x"])
     np.testing.assert_array_equal(neither.d_x, np.zeros((B, I)))
+
+
+def test_a_number_that_is_an_output_has_an_upstream_gradient_that_may_be_left_out() -> None:
+    class OfNumbers(Cell):
+        x, h_prev, k = Input(H_UNITS), State(H_UNITS), Scalar(1.0, gradient=True)
+        v = log1p(k)
+        h = x + h_prev
+        outputs = v, h
+
+    kernel, ones = cellgen.compile(OfNumbers), np.ones((2, 3))
+    v, h = kernel.forward(x=ones, h_prev=ones, k=1.5)
+    assert v.shape == ()
+    assert v == np.log1p(1.5)
+    given = {"k": 1.5, "d_h": np.ones_like(h)}
+    assert kernel.backward(**given).d_k == 0
+    assert kernel.backward(**given, d_v=np.array(3.0)).d_k == 3 / (1 + 1.5)
 
 
 def test_an_unused_argument_is_checked_then_ignored(toy: Kernel) -> None:
