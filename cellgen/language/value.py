@@ -19,7 +19,7 @@ from numbers import Number
 from typing import TypeAlias, TypeVar
 
 import numpy as np
-from sympy import Basic, Expr, Symbol, Tuple, floor, sympify
+from sympy import Basic, Expr, Integer, Symbol, Tuple, floor, sympify
 from sympy.core.relational import Relational
 from sympy.core.symbol import Str
 from sympy.logic.boolalg import Boolean, BooleanAtom
@@ -384,28 +384,22 @@ def _refuse_matmul(left: Expr, right: object) -> Expr:
     raise ExpressionError(explanation(TypeError(f"unsupported operand type(s) for @: {kinds}")))
 
 
-def _explained(method: Callable[[Basic], R]) -> Callable[[Basic], R]:
-    """Make a method of SymPy's explain the TypeError that it raises for an expression of values."""
+def _explained(method: Callable[..., R]) -> Callable[..., R]:
+    """Make a method of SymPy's explain the error that it raises for an expression of values."""
 
     @located
     @functools.wraps(method)
-    def call(self: Basic) -> R:
+    def call(self: Expr, *others: object) -> R:
         try:
-            return method(self)
-        except TypeError as error:
+            return method(self, *others)
+        except (TypeError, ZeroDivisionError) as error:
             if isinstance(error, ExpressionError) or not _is_of_a_cell(self):
                 raise
+            if isinstance(error, ZeroDivisionError):  # of a remainder alone
+                check_divisor(self, Integer(0))
             raise ExpressionError(explanation(error)) from None
 
     return call
-
-
-@located
-def _remainder_of(self: Expr, other: object, of_sympy: Callable[..., Expr] = Expr.__mod__) -> Expr:
-    """``(x + 1) % 0``: of SymPy's own classes, where one has values."""
-    if isinstance(other, int | float | Expr) and _is_of_a_cell(self):
-        check_divisor(self, sympify(other))
-    return of_sympy(self, other)
 
 
 @located
@@ -490,7 +484,7 @@ _NUMPY_FUNCTIONS = (
 if not hasattr(Expr, "__matmul__"):  # once in a process
     Expr.__matmul__ = _refuse_matmul
     Expr.__array_function__ = _refuse_numpy
-    Expr.__mod__ = _remainder_of
+    Expr.__mod__ = _explained(Expr.__mod__)
     Expr.__float__ = _explained(Expr.__float__)
     Relational.__bool__ = _explained(Relational.__bool__)
     for _name in (*_ARITHMETIC, "__neg__"):

@@ -366,6 +366,20 @@ def test_dropconnect_finds_recurrent_weights_that_are_no_matrix_of_their_own():
     assert [m.name for m in masks_of(twice)] == ["mask_u", "mask_u_2"]
 
 
+def test_a_value_of_a_state_that_not_products_alone_read_is_none_to_them():
+    class ReadBesides(Cell):
+        x, h_prev = Input(H), State(H)
+        v, u = Weight(H, H), Weight(H, H)
+        z = tanh(h_prev) * x
+        h = z + sigmoid(z @ u) + h_prev @ v
+
+    class ReadByProducts(ReadBesides):
+        h = sigmoid(ReadBesides.z @ ReadBesides.u) + ReadBesides.h_prev @ ReadBesides.v
+
+    assert [m.name for m in masks_of(dropconnect(ReadBesides))] == ["mask_v"]
+    assert [m.name for m in masks_of(dropconnect(ReadByProducts))] == ["mask_v", "mask_u"]
+
+
 def test_recurrent_dropout_of_an_expression_names_it():
     made = recurrent_dropout(RAN, RAN.x @ RAN.w_c)
     assert [m.name for m in masks_of(made)] == ["mask_c_candidate"]

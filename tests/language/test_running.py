@@ -60,6 +60,21 @@ def test_each_unit_is_of_those_up_to_it() -> None:
         np.testing.assert_allclose(along_rows(op, a.tolist())[0], expected, rtol=1e-14)
 
 
+@pytest.mark.parametrize("name", ["cumsum", *WRITTEN])
+def test_two_units_are_combined_as_the_row_goes_along_them(name: str) -> None:
+    """What a graph of ONNX is written from, which has no rows that go along units."""
+    running = OPERATORS[name].running
+    assert running is not None
+    assert running.combine is not None
+    numbers = (-np.inf, -40.0, -1.5, 0.0, 0.25, 3.0, 40.0, np.inf)
+    a = np.array([(one, other) for one in numbers for other in numbers if one != -other])
+    both = [Value(name, (B, H), Role.WEIGHT) for name in ("before", "after")]
+    program = program_of(running.combine(*both), both)
+    given = {"before": a[:, :1], "after": a[:, 1:]}
+    found = interpret(program, given, {"B": len(a), "H": 1})["y"]
+    np.testing.assert_allclose(found, along_rows(name, a.tolist())[0][:, 1:], 1e-15, 1e-17)
+
+
 def test_a_product_has_its_derivatives_at_zeros_too() -> None:
     a = [2.0, 0.0, 3.0, 0.0, 5.0]
     _, found = along_rows("cumprod", [a])

@@ -115,6 +115,21 @@ def test_results_are_those_of_all_steps_cut(name, steps):
                     assert np.array_equal(getattr(found, result), array), (every, way, result)
 
 
+def test_what_is_saved_has_all_steps_for_gradients_in_the_other_layout_too():
+    """T and B differ, so that an array in the wrong layout is none of a call."""
+    arguments, forward = drawn("gru"), kernel("gru").sequence_forward
+    whole, part = (forward(**arguments, save=True, every=every) for every in (1, 3))
+    some, _ = upstream("gru", whole, 3)
+    backward = kernel("gru").sequence_backward
+    expected = backward(**arguments, **some, saved=part.saved)
+    swapped = drawn("gru", batch_first=True)
+    above = {n: a.swapaxes(0, 1).copy() if n == "d_h" else a for n, a in some.items()}
+    found = backward(**swapped, **above, saved=part.saved, batch_first=True)
+    assert np.array_equal(found.d_x.swapaxes(0, 1), expected.d_x)
+    for name in set(expected._fields) - {"d_x"}:
+        assert np.array_equal(getattr(found, name), getattr(expected, name)), name
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_row_blocks_get_their_gradients(dtype):
     """Twenty rows are passed backward in row blocks."""
