@@ -14,14 +14,16 @@ from cellgen.runtime.call.arguments import as_steps, check_call, take_out, unnam
 from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.called import called_as
 from cellgen.runtime.call.checkpoints import Checkpoints
+from cellgen.runtime.call.door import Door
 from cellgen.runtime.call.forward import SequenceForward
 from cellgen.runtime.call.frameworks import adopt, has_foreign, saved_as_numpy
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared, swap_time_and_batch
 from cellgen.runtime.call.narrow import narrow_element, narrowed
-from cellgen.runtime.call.over_time import TimeFunction, by_c, qualname
+from cellgen.runtime.call.over_time import TimeFunction, by_c, open_way, qualname, way_into_c
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import Owner
+from cellgen.runtime.call.prepared import TimeCallPlan
 from cellgen.runtime.call.saved import OF_RUN, ForwardRun, Saved, kept_arrays, stated_of
 from cellgen.runtime.call.settings import checked_options, number_of, read_flags
 from cellgen.runtime.call.signature import NORMS, ROWS_APART, of_steps, signature
@@ -65,12 +67,13 @@ class SequenceBackward(TimeFunction):
         threads: Any = arguments.pop("threads", None)
         bp_lim: Any = arguments.pop("bp_lim", None)
         packed: Any = arguments.pop("packed", None)
-        is_cs = packed is None and bp_lim is None and self._door.make is not None
-        if is_cs and (gradients := _in_c(self, arguments, saved, threads)) is not None:
+        door, whole = way_into_c(self, arguments, packed)
+        gradients = None if bp_lim is not None else _in_c(self, door, whole, saved, threads)
+        if gradients is not None:
             return gradients
         out: Any = arguments.pop("out", None)
-        results = self._by_python(arguments, out, saved, threads, bp_lim, packed)
-        self._door.open()
+        results, plan = self._by_python(arguments, out, saved, threads, bp_lim, packed)
+        open_way(self, door, packed, plan)
         return results
 
     def _by_python(
@@ -81,19 +84,18 @@ class SequenceBackward(TimeFunction):
         threads: Any,
         bp_lim: Any,
         packed: Any,
-    ) -> Results:
-        """Make a call."""
+    ) -> tuple[Results, TimeCallPlan | None]:
+        """Make a call; also return its plan, if it has one as it is."""
         self._packing.say_products(arguments, packed)
+        how: dict[str, Any] = {"threads": threads, "bp_lim": bp_lim, "packed": packed}
         if narrow_element(arguments):
             whole = arguments if saved is None else {**arguments, "saved": saved}
             narrow = narrowed(self.__qualname__, self.function, whole, out, in_place=bp_lim is None)
-            how: dict[str, Any] = {"threads": threads, "bp_lim": bp_lim, "packed": packed}
-            return narrow.results(self(out=narrow.out, **how, **narrow.arguments))
+            return narrow.results(self(out=narrow.out, **how, **narrow.arguments)), None
         if has_foreign(arguments):
             call = adopt(self.__qualname__, arguments, out)
-            kept: dict[str, Any] = {"threads": threads, "bp_lim": bp_lim, "packed": packed}
-            kept["saved"] = saved_as_numpy(self.__qualname__, saved)
-            return call.results(self(out=call.out, **kept, **call.arguments))
+            how["saved"] = saved_as_numpy(self.__qualname__, saved)
+            return call.results(self(out=call.out, **how, **call.arguments)), None
         chosen = self._take_options(arguments)
         if packed is not None:
             self._packing.take(arguments, packed)
@@ -107,13 +109,13 @@ class SequenceBackward(TimeFunction):
             options = options if packed is None else replace(options, packed=packed)
             if run is not None and run.checkpoint:
                 self._save_all(arguments, options, threads, run)
-            return self._truncated(arguments, out, options, threads, bp_lim, run)
+            return self._truncated(arguments, out, options, threads, bp_lim, run), None
         function = self._variant(options.per_row, run)
         options, states = function._with_checkpoints(arguments, out, options, saved, save=False)
-        gradients, _ = function._run(
+        gradients, plan = function._run(
             arguments, out, options, threads, packed=alone, run=run, kept=states
         )
-        return self._named(gradients, None, options)
+        return self._named(gradients, None, options), plan
 
     def bind(self, /, *unnamed: Never, out: Out = None, **call: object) -> BoundCall:
         """Check a call once, for many; see ``TimeFunction.bind``."""
@@ -287,11 +289,14 @@ class SequenceBackward(TimeFunction):
 
 def _in_c(
     function: SequenceBackward,
+    door: Door | None,
     arguments: dict[str, object],
     saved: object,
     threads: int | None,
 ) -> Results | None:
     """Let C make a call, by itself or of a run that saved; None: Python makes it."""
+    if door is None or door.make is None:
+        return None
     run, whole, sizes = _run_of(saved), arguments, None
     if run is not None:
         beside = function._runs.beside(arguments, cast(Saved, saved), run)
@@ -300,7 +305,7 @@ def _in_c(
         whole, sizes = beside, run.sizes
     elif saved is not None:
         return None
-    results: Results | None = by_c(function, function._door, whole, threads, False, sizes)
+    results: Results | None = by_c(function, door, whole, threads, False, sizes)
     return results
 
 

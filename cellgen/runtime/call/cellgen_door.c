@@ -18,8 +18,9 @@
 /* What a keyword is: a member of the struct; an array that is checked and not read; an option that is on or off, a
  * number of steps, or one of a few values; lengths, mask or reset; the order of the first two axes; names of outputs;
  * something that has to be one object; a switch that `make` is told beside; arrays that results are written to; steps
- * from one checkpoint of a run to the next, its numbers of `flush_denormals` and `products`, and its checkpoints. */
-enum kind { MEMBER, CHECKED, SWITCH, STEPS, CHOICE, TABLE, BATCH_FIRST, OUTPUTS, CONSTANT, BESIDE, RESULTS, KEPT };
+ * from one checkpoint of a run to the next, its numbers of `flush_denormals` and `products`, and its checkpoints; names
+ * of the results that are wanted. */
+enum kind { MEMBER, CHECKED, SWITCH, STEPS, CHOICE, TABLE, BATCH_FIRST, OUTPUTS, CONSTANT, BESIDE, RESULTS, KEPT, WANTED };
 
 typedef struct {
     PyObject *name, *extra; /* choices, names of results, or the one object */
@@ -44,7 +45,7 @@ typedef struct {
     int64_t outputs_of_last; /* bits of results that a call of the last step alone forms; 0: bits cannot tell */
     const void *packed;
     int64_t packed_bytes, *packed_size; /* of each dimension of the cell, -1: any */
-    int packed_precision;
+    int packed_precision, packed_products;
 } Door;
 
 typedef struct {
@@ -54,6 +55,8 @@ typedef struct {
 typedef struct {
     char *first, *end;
 } Span;
+
+enum { MOST_HELD = CG_MOST_MEMBERS + 64 };
 
 /* A call that is under way. */
 typedef struct {
@@ -67,7 +70,7 @@ typedef struct {
     int64_t *lengths;
     int64_t few_lengths[64];
     PyArrayObject *table[3];
-    PyObject *held[CG_MOST_MEMBERS + 64]; /* what keywords are: whose dict it is may change it meanwhile */
+    PyObject *held[MOST_HELD]; /* what keywords are: whose dict it is may change it meanwhile */
     Py_ssize_t helds, spans;
     Span span[3 * CG_MOST_MEMBERS + 64]; /* of arrays that are read, of checkpoints, and of those of `out` */
 } Making;
@@ -187,13 +190,18 @@ static int settle(Making *making) {
     say->products = cg_products_of(say->products, call->narrow);
     if (say->products && (making->type == NPY_DOUBLE || (say->products == 2 && call->saves))) return 0;
     if (say->last_only && say->every > 1) return 0;
+    if (!making->kept && !call->saves) say->checkpoint = 0;
+    if (call->saves && !say->checkpoint && (say->last_only || say->every > 1 || say->outputs != -1)) {
+        if (making->out) return 0;
+        say->last_only = 0, say->every = 1, say->outputs = -1; /* a backward pass reads all: Python shows some of them */
+    }
     if (say->last_only && !door->outputs_of_last) return 0;
     if (say->last_only) say->outputs &= door->outputs_of_last;
-    if (!making->kept && !call->saves) say->checkpoint = 0;
-    if (call->saves && !say->checkpoint && (say->last_only || say->every > 1 || say->outputs != -1)) return 0;
     if (say->per_row > 1) return 0;
     if (door->packed) {
-        if (say->products || call->narrow || (making->type == NPY_DOUBLE) != door->packed_precision) return 0;
+        const int is_double = making->type == NPY_DOUBLE;
+        if (call->narrow || say->products != door->packed_products || is_double != door->packed_precision) return 0;
+        if (making->kept) return 0; /* a forward pass that is run once more has another layout */
         call->packed = door->packed, call->packed_bytes = door->packed_bytes;
     }
     return 1;
@@ -219,7 +227,8 @@ static PyObject *checkpoints_of(Making *making) {
 static PyObject *tuple_of(Making *making, const int64_t *member, Py_ssize_t count) {
     PyObject *tuple = PyTuple_New(count);
     for (Py_ssize_t i = 0; tuple && i < count; i++) {
-        PyObject *value = member[i] < 0 || !making->result[member[i]] ? Py_None : making->result[member[i]];
+        const int is_shown = member[i] >= 0 && making->result[member[i]] && is_wanted(making, member[i]);
+        PyObject *value = is_shown ? making->result[member[i]] : Py_None;
         Py_INCREF(value);
         PyTuple_SET_ITEM(tuple, i, value);
     }

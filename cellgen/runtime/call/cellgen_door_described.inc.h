@@ -52,7 +52,7 @@ static int read_keyword(Door *door, Keyword *keyword, PyObject *from) {
         keyword->value = &door->function->member[keyword->number];
     } else if (keyword->kind == CHECKED) {
         keyword->number = -1, keyword->value = value_named(door->cell, text);
-    } else if (keyword->kind < MEMBER || keyword->kind > KEPT || keyword->number < 0 ||
+    } else if (keyword->kind < MEMBER || keyword->kind > WANTED || keyword->number < 0 ||
                keyword->number >= (keyword->kind == TABLE ? 3 : (int64_t)(sizeof(cellgen_numbers) / sizeof(int64_t)))) {
         return PyErr_BadArgument();
     }
@@ -84,7 +84,8 @@ static int read_packed(Door *door, PyObject *packed) {
     PyObject *sizes;
     if (packed == Py_None) return 1;
     if (!PyTuple_Check(packed)) return PyErr_BadArgument();
-    if (!PyArg_ParseTuple(packed, "KLiO!", &address, &bytes, &door->packed_precision, &PyDict_Type, &sizes))
+    if (!PyArg_ParseTuple(packed, "KLiiO!", &address, &bytes, &door->packed_precision, &door->packed_products,
+                          &PyDict_Type, &sizes))
         return 0;
     door->packed = (const void *)(uintptr_t)address, door->packed_bytes = bytes;
     door->packed_size = PyMem_Calloc((size_t)door->cell->dims + 1, sizeof *door->packed_size);

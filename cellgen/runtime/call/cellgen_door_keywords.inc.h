@@ -108,8 +108,8 @@ static int take_choice(Making *making, const Keyword *keyword, PyObject *value) 
     return 0;
 }
 
-/* Names of outputs as bits of results; `extra` are the names of results that may be left out, in order, None else. */
-static int take_outputs(Making *making, const Keyword *keyword, PyObject *value) {
+/* Names of results as their bits; `extra` are the names of results that may be left out, in order, None else. */
+static int take_names(const Keyword *keyword, PyObject *value, int64_t *bits) {
     if (!PyTuple_CheckExact(value)) return 0;
     int64_t formed = -1;
     Py_ssize_t known = 0;
@@ -121,19 +121,32 @@ static int take_outputs(Making *making, const Keyword *keyword, PyObject *value)
         if (known == before && k >= CG_BITS) return 0;
         if (known == before) formed &= ~((int64_t)1 << k);
     }
-    making->call.say.outputs = formed;
+    *bits = formed;
     return known == PyTuple_GET_SIZE(value);
+}
+
+/* Whether a caller wants a result, by its member. */
+static int is_wanted(const Making *making, int64_t member) {
+    return cg_has_bit(making->call.wanted, member - making->door->function->arguments);
+}
+
+/* Lengths as int64 without gaps, a copy where they are other whole numbers; NULL: none, or no memory. */
+static PyArrayObject *counts_of(Making *making, PyArrayObject *array) {
+    const int is_counted = PyArray_TYPE(array) == NPY_INT64 && PyArray_CHKFLAGS(array, NPY_ARRAY_C_CONTIGUOUS);
+    if (is_counted || !PyTypeNum_ISINTEGER(PyArray_TYPE(array)) || making->helds == MOST_HELD)
+        return is_counted ? array : NULL;
+    PyObject *counts = PyArray_CastToType(array, PyArray_DescrFromType(NPY_INT64), 0);
+    if (counts) making->held[making->helds++] = counts;
+    return (PyArrayObject *)counts;
 }
 
 static int take_table(Making *making, const Keyword *keyword, PyObject *value) {
     PyArrayObject *array = plain_array(value);
     const int is_lengths = keyword->number == 0;
     if (!array || PyArray_NDIM(array) != (is_lengths ? 1 : 2)) return 0;
-    if (is_lengths ? PyArray_TYPE(array) != NPY_INT64 || !PyArray_CHKFLAGS(array, NPY_ARRAY_C_CONTIGUOUS)
-                   : PyArray_TYPE(array) != NPY_BOOL)
-        return 0;
-    making->table[keyword->number] = array;
-    return 1;
+    if (!is_lengths && PyArray_TYPE(array) != NPY_BOOL) return 0;
+    making->table[keyword->number] = is_lengths ? counts_of(making, array) : array;
+    return making->table[keyword->number] != NULL;
 }
 
 /* Begin with what a run kept that saved checkpoints: what that forward pass makes, the backward pass is not given. */
@@ -172,7 +185,8 @@ static int take(Making *making, const Keyword *keyword, PyObject *value) {
     case STEPS: return take_steps(making, keyword, value);
     case CHOICE: return take_choice(making, keyword, value);
     case TABLE: return take_table(making, keyword, value);
-    case OUTPUTS: return take_outputs(making, keyword, value);
+    case OUTPUTS: return take_names(keyword, value, &making->call.say.outputs);
+    case WANTED: return take_names(keyword, value, &making->call.wanted);
     case RESULTS: /* looked at behind the arrays */
         making->out = PyDict_CheckExact(value) ? PyDict_Copy(value) : value;
         if (making->out == value) Py_INCREF(value);
@@ -197,7 +211,7 @@ static int take_keywords(Making *making, PyObject *arguments) {
             memcpy(&making->call.word[m], &door->function->member[m].value, sizeof(double));
     while (PyDict_Next(arguments, &place, &name, &value)) {
         const Keyword *keyword = look_up(door, name, &start);
-        if (!keyword || !take(making, keyword, value) || making->helds == CG_MOST_MEMBERS + 64) return 0;
+        if (!keyword || !take(making, keyword, value) || making->helds == MOST_HELD) return 0;
         Py_INCREF(value);
         making->held[making->helds++] = value;
     }
@@ -228,6 +242,7 @@ static int take_own(Making *making, int64_t member, PyObject *value) {
     if (value == Py_None) return 1;
     PyArrayObject *array = plain_array(value);
     if (!array || PyArray_TYPE(array) != making->type || !PyArray_CHKFLAGS(array, AS_WRITTEN)) return 0;
+    if (!is_wanted(making, member)) return 0;
     making->own[member] = array;
     return note_span(making, array);
 }

@@ -27,7 +27,7 @@ from cellgen.runtime.call.packed import PackedLayout
 from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.saved import KEPT_NAME
 from cellgen.runtime.host.memory import empty
-from cellgen.runtime.numbers import ALL, MOST_BITS, NUMBERED
+from cellgen.runtime.numbers import ALL, MOST_BITS, NUMBERED, number_of
 from cellgen.runtime.options import (
     BACKWARD,
     BY_ROW,
@@ -35,6 +35,7 @@ from cellgen.runtime.options import (
     FORWARD,
     NAMES,
     OF_OPTIONS,
+    ROWS,
     STEPS,
     SWITCH,
     TABLES,
@@ -62,7 +63,7 @@ COMPILE_AFTER = 30_000
 THREAD = "cellgen calls in C"
 """The name of the thread that loads what makes them."""
 MEMBER, CHECKED, SWITCHED, COUNTED, CHOSEN, TABLE = range(6)
-FIRST, OUTPUTS, CONSTANT, BESIDE, RESULTS, KEPT = range(6, 12)
+FIRST, OUTPUTS, CONSTANT, BESIDE, RESULTS, KEPT, WANTED = range(6, 13)
 """What a keyword is, as C numbers it."""
 
 log = logging.getLogger("cellgen")
@@ -185,6 +186,9 @@ class Door:
             row = _keyword(option, function)
             if row is not None:
                 keywords.append(row)
+        if any(item.optional for item in function.results):
+            names = tuple(item.name for item in function.results)
+            keywords.append(("gradients", WANTED, 0, 0, True, names))
         if packed is not None:
             keywords.append(("packed", CONSTANT, 0, 0, False, packed.weights))
         keywords.append(("out", RESULTS, 0, 0, True, None))
@@ -232,7 +236,7 @@ def _keyword(option: Option, function: Function) -> Keyword | None:
     name, default = option.name, option.default_in(function.name)
     number = NUMBERED.index(option) if option in NUMBERED else 0
     may_be_none = default is None
-    if option not in OF_OPTIONS or name == "packed":
+    if option not in OF_OPTIONS or name in ("packed", "gradients"):
         return None
     if name == "batch_first":
         return name, FIRST, 0, 0, may_be_none, None
@@ -248,11 +252,13 @@ def _keyword(option: Option, function: Function) -> Keyword | None:
     return name, CONSTANT, 0, 0, may_be_none, default
 
 
-def _layout(packed: PackedLayout) -> tuple[int, int, int, dict[str, int]]:
+def _layout(packed: PackedLayout) -> tuple[int, int, int, int, dict[str, int]]:
     """What C is told of packed weights: where they lie, and what they were laid out for."""
     suffix, *_ = packed.fits
     sizes = {name: int(size) for name, size in packed.weights.dims}
-    return packed.memory.address, packed.memory.bytes, int(suffix == PRECISIONS[1][0]), sizes
+    products = number_of(ROWS["products"], packed.weights.products)
+    is_double = int(suffix == PRECISIONS[1][0])
+    return packed.memory.address, packed.memory.bytes, is_double, products, sizes
 
 
 def described() -> str:

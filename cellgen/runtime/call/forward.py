@@ -16,7 +16,7 @@ from cellgen.runtime.call.frameworks import Adopted, adopt, has_foreign
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared
 from cellgen.runtime.call.narrow import NarrowCall, narrow_element, narrowed
-from cellgen.runtime.call.over_time import TimeFunction, by_c
+from cellgen.runtime.call.over_time import TimeFunction, by_c, open_way, way_into_c
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import KEPT_PLANS, Owner
 from cellgen.runtime.call.prepared import TimeCallPlan
@@ -26,7 +26,7 @@ from cellgen.runtime.call.segmented import call_in_segments
 from cellgen.runtime.call.segments import segments_of
 from cellgen.runtime.call.settings import checked_options
 from cellgen.runtime.call.workspace import Pointer, per_thread
-from cellgen.runtime.options import FULL, NONE, TABLES, Options
+from cellgen.runtime.options import NONE, TABLES, Options
 from cellgen.runtime.results import Array, Results, result_class, said_of
 
 
@@ -37,7 +37,7 @@ class SequenceForward(TimeFunction):
         super().__init__(kernel, function)
         self.result = result_class(function.name, (*self._fields, "saved"))
         self._door = Door(kernel, function, self.result)
-        self._described: dict[object, ForwardRun] = {}
+        self._described: dict[object, tuple[ForwardRun, Options]] = {}
         self._described_by = self._keywords.difference(TABLES)
         self._needed = sum(a.used and not (a.optional or a.is_scalar) for a in function.arguments)
 
@@ -56,21 +56,16 @@ class SequenceForward(TimeFunction):
         save: Any = arguments.pop("save", False)
         threads: Any = arguments.pop("threads", None)
         packed: Any = arguments.pop("packed", None)
-        door: Door | None = self._door
-        whole = arguments
-        if packed is not None:
-            door, whole = self._with_packed(arguments, packed)
+        door, whole = way_into_c(self, arguments, packed)
         if door is not None and (save is False or save is True):
             results_of_c = by_c(self, door, whole, threads, save, None)
             if results_of_c is not None:
                 return self._with_saved(results_of_c, whole) if save else results_of_c
         out: Any = arguments.pop("out", None)
         results, plan = self._by_python(arguments, out, threads, packed, save=save)
+        open_way(self, door, packed, plan)
         if packed is None:
-            self._door.open()
             become_direct(self)
-        elif plan is not None and door is not None:
-            door.open(self._packing.layout(packed, plan.fits, FULL))
         return results
 
     _way = per_thread, vars(prepared), __call__, 1
@@ -85,23 +80,29 @@ class SequenceForward(TimeFunction):
         if stated or scalars or products:
             of_call = [(name, arguments[name]) for name in stated]
             key = (dims, products, bits_of(scalars), *of_call)
-        run = self._described.get(key)
-        if run is None:
+        known = self._described.get(key)
+        if known is None:
             chosen = {name: arguments[name] for name in stated}
             if products:  # as the type of arrays tells, where nothing is said
                 chosen["products"] = PRODUCTS.choices[products]
             options = checked_options(self.__qualname__, chosen)
             options = NONE if options == NONE else options
-            run = self._runs.describe(dims, options, scalars, copied=True)
+            known = self._runs.describe(dims, options, scalars, copied=True), options
             if len(self._described) >= KEPT_PLANS:
                 self._described.clear()
-            self._described[key] = run
+            self._described[key] = known
+        run, options = known
         if tables is not None:
             run = run.of_tables(*tables)
+        whole: dict[str, Array] = {}
+        if not options.checkpoint and (options.every != 1 or options.outputs is not None):
+            by_name = dict(zip(self._fields, fields, strict=False))
+            shown, whole = self._outputs.show(by_name, options)
+            fields = (*shown.values(), None)
         names = self._saves
         if run.options is not NONE and run.checkpoint:
             names = tuple(name for name, _ in kept_items(self.function, run.options))
-        return tuple.__new__(self.result, (*fields[:-1], make_saved(names, arrays, run)))
+        return tuple.__new__(self.result, (*fields[:-1], make_saved(names, arrays, run, whole)))
 
     def _by_python(
         self,
@@ -112,7 +113,7 @@ class SequenceForward(TimeFunction):
         *,
         save: bool,
     ) -> tuple[Results, TimeCallPlan | None]:
-        """Make a call; also return its plan where a call without options is plain."""
+        """Make a call; also return its plan, if it has one as it is."""
         self._packing.say_products(arguments, packed)
         how: dict[str, Any] = {"save": save, "threads": threads, "packed": packed}
         converted = self._converted(arguments, out, how)
@@ -138,8 +139,7 @@ class SequenceForward(TimeFunction):
         if not save or options is NONE or options.checkpoint:
             arrays, plan = self._run(arguments, out, options, threads, save=save, packed=alone)
             run = self._runs.describe(plan.dims, options, scalars, copied=True) if save else None
-            is_plain = plan.plain and options is NONE
-            return self._named(arrays, run, options), plan if is_plain else None
+            return self._named(arrays, run, options), plan
         if out is not None:
             self._outputs.refuse(take_out(self.__qualname__, self._fields, out), options)
         copies, out = self._shown(arguments, out, options)
@@ -167,24 +167,6 @@ class SequenceForward(TimeFunction):
             return None
         results = self(out=call.out, **how, **call.arguments)
         return said_of(call.results(results), results)
-
-    def _with_packed(
-        self, arguments: dict[str, object], packed: Packed
-    ) -> tuple[Door | None, dict[str, object]]:
-        """The way into C of calls with packed weights, and all arguments of one, these too.
-
-        None for a call that Python makes.
-        """
-        if type(packed) is not Packed or packed.weights.products != FULL:
-            return None, arguments
-        keywords = packed.keywords
-        whole = {**arguments, **keywords}
-        if len(whole) != len(arguments) + len(keywords):
-            return None, arguments  # Python compares weights that are given too
-        door = packed.doors.get(self)
-        if not isinstance(door, Door):
-            door = packed.doors[self] = Door(self._kernel, self.function, self.result)
-        return door, whole
 
     def _with_checkpoints(
         self, arguments: dict[str, object], out: Out, options: Options, saved: object, *, save: bool

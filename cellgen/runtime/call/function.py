@@ -89,15 +89,15 @@ class KernelFunction(ShownInNotebooks):
         """
         if unnamed:
             raise unnamed_error(self.__qualname__, self.function, unnamed)
-        gradients = arguments.pop("gradients", None)
         make = self._door.make
-        if make is not None and gradients is None:
+        if make is not None:
             memory = per_thread.memory
             place = memory.address, memory.bytes
             results: Results | None = make(arguments, False, *place, 0, -1, None)
             if results is not None:
                 return results
         out: Any = arguments.pop("out", None)
+        gradients = arguments.pop("gradients", None)
         if narrow_element(arguments):
             narrow = narrowed(self.__qualname__, self.function, arguments, out, in_place=False)
             return narrow.results(self(out=narrow.out, gradients=gradients, **narrow.arguments))

@@ -287,6 +287,36 @@ class TimeFunction(KernelFunction):
         return _measured(self, thread_count(threads, self.__qualname__), arguments)
 
 
+def way_into_c(
+    function: TimeFunction, arguments: dict[str, object], packed: object
+) -> tuple[Door | None, dict[str, object]]:
+    """The way of a call into C, and all of its arguments: with packed weights these, too.
+
+    None for a call that Python makes.
+    """
+    if packed is None:
+        return function._door, arguments
+    if type(packed) is not Packed or not packed.keywords.keys().isdisjoint(arguments):
+        return None, arguments  # Python compares weights that are given too
+    whole = {**arguments, **packed.keywords}
+    if packed.weights.products != FULL:
+        whole.setdefault("products", packed.weights.products)
+    door = packed.doors.get(function)
+    if not isinstance(door, Door):
+        door = packed.doors[function] = Door(function._kernel, function.function, function.result)
+    return door, whole
+
+
+def open_way(
+    function: TimeFunction, door: Door | None, packed: Packed | None, plan: TimeCallPlan | None
+) -> None:
+    """Let C make calls like one that Python made by a plan, once it can."""
+    if packed is None:
+        function._door.open()
+    elif plan is not None and door is not None:
+        door.open(function._packing.layout(packed, plan.fits, packed.weights.products))
+
+
 def by_c(
     function: TimeFunction,
     door: Door,

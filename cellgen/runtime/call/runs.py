@@ -34,6 +34,7 @@ from cellgen.runtime.options import NONE, ROWS, SWITCHES, Options
 PRODUCTS = ROWS["products"]
 _OWN = frozenset(name for name in OF_RUN if not ROWS[name].of_call)
 """What a run alone says."""
+_BATCH_FIRST = Options(batch_first=True)
 
 
 def bits_of(scalars: tuple[tuple[str, float], ...]) -> tuple[tuple[str, str], ...]:
@@ -113,8 +114,6 @@ class Runs:
     ) -> dict[str, object] | None:
         """The arguments of a call with what a run saved; None where more has to be looked at."""
         options = run.options
-        if saved._whole:
-            return None
         if run.dims != self._function.dims or run.digest != self._kernel.digest():
             return None
         whole = arguments.copy()
@@ -123,7 +122,7 @@ class Runs:
             whole[KEPT_NAME] = run.checkpoint, *numbers, *saved
         else:
             whole.update(zip(self._takes, saved, strict=True))
-        if options is NONE and not run.scalars:
+        if options is NONE and not run.scalars and not saved._whole:
             return whole if arguments.keys().isdisjoint(_OWN) else None
         of_run = {n: v for n, v in run.scalars if n in self._scalars}
         of_run |= {n: v for n in OF_RUN if (v := getattr(options, n)) is not getattr(NONE, n)}
@@ -133,6 +132,8 @@ class Runs:
             return None
         if not (_OWN.isdisjoint(arguments) and self._scalars.keys().isdisjoint(arguments)):
             return None
+        if saved._whole:
+            self.add_whole(whole, saved, _BATCH_FIRST if swaps else NONE)
         return whole
 
     def take(self, arguments: dict[str, object], saved: object) -> ForwardRun | None:

@@ -544,6 +544,73 @@ def test_results_are_not_written_over_what_a_run_saved(dtype: Any, checkpoint: i
         require_same(by_python(backward, {**wanted, "out": out}), found)
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("shown", [{"every": 2}, {"outputs": ()}, {"last_only": True}])
+def test_runs_that_show_a_part_of_what_they_save_are_cs(
+    shown: dict[str, Any], batch_first: bool
+) -> None:
+    backward: Any = kernel("gru").functions["sequence_backward"]
+    function: Any = kernel("gru").functions["sequence_forward"]
+    call = {**given(function.function, T=B, B=B), **shown, "batch_first": batch_first}
+    call |= {"save": True, "threads": 1, "lengths": np.array([B, 1], np.int32)}
+    taught(function, {n: a for n, a in call.items() if n not in shown})
+    expected = by_python(function, call)
+    found, in_c = called(function, call)
+    assert in_c
+    require_same(found, expected)
+    taught(backward, upstream_of(backward, *run_of(function, {}, {})))
+    rest = {n: a for n, a in call.items() if n not in ("save", "threads", "batch_first", "lengths")}
+    arrays = {n: a for n, a in rest.items() if n not in shown}
+    wanted = {**arrays, "d_h_last": found.h_last, "saved": found.saved, "threads": 1}
+    if found.h is not None:
+        wanted |= {"h": found.h, "d_h": found.h}
+    of_python = by_python(backward, {**wanted, "saved": expected.saved})
+    mine, in_c = called(backward, wanted)
+    assert in_c
+    require_same(mine, of_python)
+
+
+@pytest.mark.parametrize("which", ["backward", "sequence_backward"])
+def test_gradients_that_are_wanted_are_cs(which: str) -> None:
+    function: Any = kernel("gru").functions[which]
+    call = {**given(function.function), **({"threads": 1} if which != "backward" else {})}
+    names = function.result._fields
+    taught(function, call)
+    for wanted in ((), names[:1], names[1:3], names, names[::-1], names[:1] * 2, None):
+        stated = {**call, "gradients": wanted}
+        found, in_c = called(function, stated)
+        assert in_c, wanted
+        require_same(found, by_python(function, stated))
+    own = np.empty_like(found[0])
+    found, in_c = called(function, {**call, "gradients": names[:1], "out": {names[0]: own}})
+    assert in_c
+    assert found[0] is own
+    for wanted in ([*names[:1]], ("x",), names[0], names[1:2]):
+        stated = {**call, "gradients": wanted, "out": {names[0]: own}}
+        found, in_c = called(function, stated)
+        assert not in_c, wanted
+        require_same(found, by_python(function, stated))
+
+
+@pytest.mark.parametrize("products", ["full", "bf16"])
+@pytest.mark.parametrize("which", ["sequence_forward", "sequence_backward"])
+def test_weights_that_are_packed_are_cs(which: str, products: str) -> None:
+    function: Any = kernel("gru").functions[which]
+    call = {**given(function.function), "threads": 1}
+    weights = {a.name for a in function.function.arguments if a.is_weight}
+    packed = kernel("gru").pack(**{n: call[n] for n in weights}, products=products)
+    alone = {**{n: a for n, a in call.items() if n not in weights}, "packed": packed}
+    expected = by_python(function, {**call, "products": products})
+    function(**alone)
+    found, in_c = called(function, alone)
+    assert in_c
+    require_same(found, expected)
+    other = "bf16" if products == "full" else "full"
+    found, in_c = called(function, {**alone, "products": other})
+    assert not in_c
+    assert isinstance(found, ArgumentError)
+
+
 def run_of(function: Any, steps: dict[str, Any], more: dict[str, Any]) -> tuple[Any, Any]:
     call = given(function.function)
     return call, function(**call, **steps, **more, save=True)
@@ -598,7 +665,7 @@ def test_options_that_are_none_are_pythons() -> None:
         {"lengths": np.array([-1, 0])},
         {"lengths": [T, 1]},
         {"lengths": np.array([T, 1, 1])},
-        {"lengths": np.array([T, 1], np.int32)},
+        {"lengths": np.array([T, 1.0])},
         {"mask": np.ones((T, B), np.uint8)},
         {"mask": np.ones((T + 1, B), bool)},
         {"checkpoint": -1},
