@@ -69,7 +69,21 @@ def test_kernels_run_with_numpy_alone_and_no_program_on_path(unpacked: Path) -> 
 def test_a_variable_names_a_lower_level_and_no_higher_one(unpacked: Path) -> None:
     assert _alone(unpacked, CELLGEN_LEVEL="v2").stdout == "v2 (2, 5) []\n"
     said = _alone(unpacked, CELLGEN_LEVEL="v4").stderr
-    assert "CELLGEN_LEVEL is 'v4', expected a level that this processor has, one of v2, v3" in said
+    assert "CELLGEN_LEVEL is 'v4', expected a level that this package and the processor" in said
+    assert "have, one of v2, v3; correct or unset it" in said
+
+
+@pytest.mark.parametrize(
+    ("system", "fix"),
+    [("darwin", "compile its cells here with cellgen"), ("linux", "build them for it with `cellg")],
+)
+def test_what_is_for_another_machine_says_what_to_do(
+    system: str, fix: str, unpacked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    with pytest.raises(ImportError, match=f"this is {system} on riscv64; {fix}"):
+        Objects(unpacked / PACKAGE)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -133,7 +147,7 @@ ARRAYS = {"x": (4, 2, 3), "h_prev": (2, 5), "w": (3, 5), "u": (5, 5), "b": (5,)}
     [
         ({"u": (5, 4)}, "u is (5, 4), expected (H, H) with T = 4, B = 2, I = 3, H = 5"),
         ({"u": None}, "elman.sequence_forward: u missing"),
-        ({"y": (1,)}, "takes no 'y'; it takes x, h_prev, w, u, b"),
+        ({"y": (1,)}, "takes no 'y'; it takes x, h_prev, w, u, b; options are lengths, mask, "),
         ({"x": (4, 2)}, "x is (4, 2), expected (T, B, I)"),
         ({"lengths": (3,)}, "lengths is float32 (3,), expected (2,) of integers"),
         ({"lengths": [5, 1]}, "lengths has a row of fewer than 0 or more than T steps"),

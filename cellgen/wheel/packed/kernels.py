@@ -155,6 +155,8 @@ class CallOptions:
 
 
 OPTIONS = tuple(CallOptions.__dataclass_fields__)
+RUNS = ("save", "saved")
+"""What a call says beside them: whether a run is kept, and which one."""
 OVER_TIME = ("lengths", "mask", "reset")
 """Options that are arrays; a saved run has copies of them."""
 
@@ -325,8 +327,9 @@ class PrebuiltFunction:
                 if value is not None:
                     arrays[name] = np.require(_array(self.where, name, value), None, ("C", "A"))
             elif name not in self._kernel.names:
+                also = f"; options are {', '.join((*OPTIONS, *RUNS))}" if self.over_time else ""
                 raise KernelError(
-                    f"{self.where} takes no {name!r}; it takes {', '.join(self.arguments)}"
+                    f"{self.where} takes no {name!r}; it takes {', '.join(self.arguments)}{also}"
                 )
         lacking = [
             n

@@ -129,9 +129,12 @@ class Objects:
         machine = platform.machine().lower()
         machine = MACHINES.get(machine, machine)
         if sys.platform != "linux" or machine not in every:
+            fix = "compile its cells here with cellgen, which writes wheels for Linux alone"
+            if sys.platform == "linux":
+                fix = "build them for it with `cellgen wheel`"
             raise ImportError(
                 f"{self._folder} has kernels for Linux on {', '.join(every)}, and this is "
-                f"{sys.platform} on {machine}; build them for it with `cellgen wheel`"
+                f"{sys.platform} on {machine}; {fix}"
             )
         return every[machine]
 
@@ -155,8 +158,8 @@ class Objects:
             if variant["level"] == named:
                 return variant
         raise ImportError(
-            f"{VARIABLE} is {named!r}, expected a level that this processor has, one of "
-            f"{', '.join(v['level'] for v in usable)}; correct or unset it"
+            f"{VARIABLE} is {named!r}, expected a level that this package and the processor have, "
+            f"one of {', '.join(v['level'] for v in usable)}; correct or unset it"
         )
 
     def _load(self, file: str) -> ctypes.CDLL:
