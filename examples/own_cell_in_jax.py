@@ -104,7 +104,7 @@ def train(run: Run, params: Params, data: np.ndarray) -> tuple[list[float], floa
         speed = jax.tree.map(lambda v, g: 0.9 * v - 0.2 * g, speed, gradients)
         return value, jax.tree.map(jnp.add, p, speed), speed
 
-    speed, curve, begun = jax.tree.map(jnp.zeros_like, params), [], time.perf_counter()
+    speed, curve, begun = jax.tree.map(np.zeros_like, params), [], time.perf_counter()
     for number, piece in enumerate(data):
         value, params, speed = step(params, speed, piece)
         curve.append(float(value))
@@ -115,7 +115,8 @@ def train(run: Run, params: Params, data: np.ndarray) -> tuple[list[float], floa
 def curves() -> tuple[list[float], list[float], float, float]:
     """Both curves, and the seconds of both."""
     leaky, characters = cellgen.jax.function(Leaky), text()
-    params, data = start(int(characters.max()) + 1, leaky), pieces(characters)
+    params = jax.jit(lambda: start(int(characters.max()) + 1, leaky))()  # one program draws all
+    data = pieces(characters)
     ours, seconds = train(by_cellgen(leaky), params, data)
     scan, of_scan = train(by_scan, params, data)
     return ours, scan, seconds, of_scan

@@ -3,7 +3,8 @@
 A property that holds for code is shown by cells that go through all of it; the same code again, for
 another cell, shows nothing more. So tests that repeat one property over every cell that ships run
 on a cover, and on the other cells with the slow tests. What cells have is read of what is
-committed, which costs nothing to derive.
+committed, which costs nothing to derive. So it is with options of a call beside cells and types:
+``in_turn`` lets each of them meet some of the others.
 
 This is the rule, and ``each_of`` is how a test says it: by what the property depends on.
 
@@ -20,6 +21,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
+from itertools import product
 from typing import TypeVar
 
 import pytest
@@ -158,6 +160,26 @@ def each_time(names: Sequence[Name], every: Iterable[Name]) -> list[Name | Param
     """Every one of them as a parameter; all but ``names`` with the slow tests alone."""
     slow = pytest.mark.slow
     return [name if name in names else pytest.param(name, marks=slow) for name in every]
+
+
+def in_turn(*axes: Mapping[str, object] | Iterable[str]) -> list[ParameterSet]:
+    """All combinations of values, by name where they are mappings, as parameters.
+
+    Each time every value of an axis meets one of every other axis, the next one the next; all of
+    them meet with the slow tests.
+    """
+    named = [dict(a) if isinstance(a, Mapping) else {name: name for name in a} for a in axes]
+    names = [tuple(axis) for axis in named]
+    turns = range(max(map(len, names)))
+    often = {tuple(axis[turn % len(axis)] for axis in names) for turn in turns}
+    return [
+        pytest.param(
+            *(axis[name] for axis, name in zip(named, one, strict=True)),
+            id="-".join(one),
+            marks=() if one in often else pytest.mark.slow,
+        )
+        for one in product(*names)
+    ]
 
 
 def _counts(cell: type[Cell]) -> Traits:

@@ -151,7 +151,8 @@ class Door:
 
     ``tolerance`` is 0 where its bits are the kernel's. A door may have fewer pairs of a cell and
     its tables; ``afresh`` as a ``Case``. ``gradients``: all, of
-    what learns ("weights"), or none ("").
+    what learns ("weights"), or none (""). ``in_turn``: each option meets one of the pairs each
+    time, and all of them with the slow tests.
     """
 
     name: str
@@ -162,6 +163,7 @@ class Door:
     pairs: tuple[tuple[str, str], ...] = tuple((c, t) for c in CELLS for t in TABLES)
     afresh: bool = False
     gradients: str = "all"
+    in_turn: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -176,3 +178,10 @@ class Door:
         for cell, tables in self.pairs:
             cases = (Case(cell, option, tables, self.afresh) for option in self.options)
             yield from (case for case in cases if case.fits)
+
+    def is_seldom(self, case: Case) -> bool:
+        """Whether a case waits for the slow tests: another pair has its option each time."""
+        if not self.in_turn:
+            return False
+        fit = [p for p in self.pairs if Case(p[0], case.option, p[1]).fits]
+        return (case.cell, case.tables) != fit[self.options.index(case.option) % len(fit)]

@@ -86,6 +86,7 @@ DOORS = (
         ),
         ("jax",),
         pairs=FEW,
+        in_turn=True,
     ),
     Door(
         "onnx",
@@ -119,7 +120,11 @@ DOORS = (
 @pytest.mark.parametrize(
     ("door", "case"),
     [
-        pytest.param(d, case, marks=() if d.needs else pytest.mark.of_numpy, id=f"{d}: {case}")
+        pytest.param(
+            *(d, case),
+            marks=[pytest.mark.of_numpy] * (not d.needs) + [pytest.mark.slow] * d.is_seldom(case),
+            id=f"{d}: {case}",
+        )
         for d in DOORS
         if d.is_there
         for case in d.cases()

@@ -19,6 +19,7 @@ from tests.cover import (
     cover,
     each_name_of,
     each_of,
+    in_turn,
     of_all,
     of_call,
     of_code,
@@ -66,6 +67,13 @@ def test_every_word_of_a_plan_is_in_a_row_of_it() -> None:
         text = (generated_folder() / name / f"{name}_plan.inc.h").read_text()
         words = set(re.findall(r"\bCELLGEN_(?:IS|AT|STATE|IF|ROLE|VALUE)_[A-Z_]+\b", text))
         assert words <= {word for trait in of_plan(cell) for word in trait[2:]}, name
+
+
+def test_values_that_meet_in_turn_are_all_met_each_time() -> None:
+    every = in_turn(("a", "b"), {"one": 1, "two": 2, "three": 3})
+    assert len({one.values for one in every}) == len(every) == 6
+    often = {one.id: one.values for one in every if not one.marks}
+    assert often == {"a-one": ("a", 1), "a-three": ("a", 3), "b-two": ("b", 2)}
 
 
 @pytest.mark.parametrize(

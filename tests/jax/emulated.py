@@ -67,7 +67,7 @@ class Emulated:
 def _emulated() -> Emulated:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "emulated.so"
-        flags = ("-x", "c", "-std=c99", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC")
+        flags = ("-x", "c", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC")
         include = f"-I{jax.ffi.include_dir()}"
         command = [*nvcc.cxx().command, *flags, include, str(SOURCE), "-o", str(place), "-lpthread"]
         subprocess.run(command, check=True)

@@ -18,11 +18,14 @@ def _single_precision() -> object:
         yield
 
 
-def test_a_cell_of_ones_own_learns_as_its_equations_by_scan() -> None:
+def test_a_cell_of_ones_own_learns_as_its_equations_by_scan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(own_cell_in_jax, "STEPS", 100)
     ours, scan, *_ = own_cell_in_jax.curves()
     assert len(ours) == own_cell_in_jax.STEPS
     assert ours[-1] < 0.7 * ours[0]
-    np.testing.assert_allclose(ours, scan, rtol=2e-4)  # float32, 200 steps apart
+    np.testing.assert_allclose(ours, scan, rtol=2e-4)  # float32, 100 steps apart
 
 
 def test_layers_of_flax() -> None:

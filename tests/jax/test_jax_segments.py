@@ -67,11 +67,15 @@ RESET = np.arange(12 * 7).reshape(12, 7) % 11 == 3
     ("cell", "options"),
     [
         ("elman", {}),
-        ("s5", {"lengths": LENGTHS, "reset": RESET}),
-        ("s5", {"reverse": True}),
-        ("elman", {"lengths": LENGTHS, "reset": RESET, "reverse": True}),
+        ("lstm", {"lengths": LENGTHS, "reset": RESET, "reverse": True}),
+        pytest.param("s5", {"lengths": LENGTHS, "reset": RESET}, marks=pytest.mark.slow),
+        pytest.param("s5", {"reverse": True}, marks=pytest.mark.slow),
+        pytest.param(
+            *("elman", {"lengths": LENGTHS, "reset": RESET, "reverse": True}),
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["", "of rows", "in reverse", "of rows, in reverse"],
+    ids=["", "of rows, in reverse", "pairs, of rows", "pairs, in reverse", "elman, of rows"],
 )
 def test_on_a_device_segments_are_rows_of_its_kernels(cell: str, options: dict[str, Any]) -> None:
     """The emulation of CUDA: outputs and gradients have the bits of its steps, and a tail too."""
@@ -98,7 +102,7 @@ def test_on_a_device_what_is_shown_batches_and_a_tolerance_are_as_without_segmen
     given = {n: jnp.asarray(a) for n, a in drawn(run, "float32", T=12).items()}
     several, x = jnp.stack([given["x"], given["x"] + 1]), given["x"].swapaxes(0, 1)
     with emulated_device() as there:
-        for shown in ({"last_only": True}, {"batch_first": True, "x": x}, {"outputs": ()}):
+        for shown in ({"last_only": True, "batch_first": True, "x": x}, {"outputs": ()}):
             options = {**shown}
             arrays = {**given, "x": options.pop("x", given["x"])}
             whole, cut = (call(run, arrays, **options, **how) for how in ({}, SEGMENTS))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +41,24 @@ class Own(Cell):
     h = tanh(x @ w + h_prev @ u + b)
 
 
+ON_JAX = os.environ["KERAS_BACKEND"] == "jax"
+of_keras_alone = [pytest.mark.slow] if ON_JAX else []
+"""What no backend has a part in runs each time on torch's alone: JAX compiles each operator."""
+
+
+def in_one_backend(test: Any) -> Any:
+    """Mark a test as one ``of_keras_alone``."""
+    return of_keras_alone[0](test) if of_keras_alone else test
+
+
 @pytest.fixture(autouse=True)
-def seeded() -> None:
-    keras.utils.set_random_seed(0)
+def seeded() -> Iterator[None]:
+    """Numbers from one seed; in JAX of single precision, whatever other tests have asked for."""
+    with contextlib.ExitStack() as stack:
+        if ON_JAX:
+            stack.enter_context(importlib.import_module("jax").enable_x64(False))
+        keras.utils.set_random_seed(0)
+        yield
 
 
 def numbers(*shape: int) -> np.ndarray:
@@ -80,8 +97,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("name", OPTIONS)
+BOTH = ("states-True", "zeros-True")
+"""What a backend computes: all steps, the state behind them, and steps that are left out."""
+
+
+@pytest.mark.parametrize(
+    ("name", "masked"),
+    [
+        pytest.param(name, masked, id=case, marks=() if case in BOTH else of_keras_alone)
+        for name in OPTIONS
+        for masked in (False, True)
+        for case in [f"{name}-{masked}"]
+    ],
+)
 def test_a_layer_does_what_keras_own_does(name: str, masked: bool) -> None:
     zeros = OPTIONS[name].get("zero_output_for_mask", False)
     options = {n: v for n, v in OPTIONS[name].items() if n != "zero_output_for_mask"}
@@ -96,6 +124,7 @@ def test_a_layer_does_what_keras_own_does(name: str, masked: bool) -> None:
     same(own(x, initial_state=first, **call), theirs(x, initial_state=first, **call))
 
 
+@in_one_backend
 def test_both_directions_are_a_wrapper_around_it() -> None:
     own, theirs = pair(return_sequences=True)
     both = keras.layers.Bidirectional(own)
@@ -139,7 +168,7 @@ def test_a_stateful_layer_goes_on_where_it_ended() -> None:
         RNN("gru", UNITS, stateful=True)(keras.Input((T, FEATURES)))
 
 
-@pytest.mark.parametrize("cell", ["gru", Own])
+@pytest.mark.parametrize("cell", ["gru", pytest.param(Own, marks=of_keras_alone)])
 def test_a_model_trains_and_is_saved(cell: Any, tmp_path: Path) -> None:
     model = keras.Sequential(
         [
@@ -225,6 +254,7 @@ def of_factor(factor: int) -> type[Cell]:
     return Scaled
 
 
+@in_one_backend
 def test_classes_of_one_name_are_told_apart() -> None:
     layers = [RNN(of_factor(factor), UNITS, return_sequences=True) for factor in (1, 2)]
     x = numbers(B, T, FEATURES)
@@ -286,7 +316,7 @@ def test_a_cell_of_a_package_goes_by_its_selector(
     assert both.backward_layer.function.layout.cell == "keras_extras_own"
 
 
-@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("both", [False, pytest.param(True, marks=of_keras_alone)])
 def test_a_stateful_layer_trains(both: bool) -> None:
     layer = RNN("lstm", UNITS, stateful=True)
     layer = keras.layers.Bidirectional(layer) if both else layer
@@ -299,6 +329,7 @@ def test_a_stateful_layer_trains(both: bool) -> None:
     assert all(np.abs(keras.ops.convert_to_numpy(s)).min() > 0 for s in layer.states)
 
 
+@in_one_backend
 def test_states_are_those_of_keras() -> None:
     own, theirs = pair(stateful=True)
     x = numbers(B, T, FEATURES)

@@ -48,6 +48,7 @@ from cellgen.program.ssa import Program
 from cellgen.program.step import CellPrograms, derive_functions
 from cellgen.proof.check import check
 from tests.conftest import SIZES, Arrays, directional, draw
+from tests.cover import each_time
 
 ROUNDING = 1e-12
 """Complex step is exact; second derivatives of logarithms and roots near 0 spread roundings."""
@@ -175,7 +176,7 @@ def test_a_branch_that_is_not_taken_adds_nothing_in_any_order(function: Function
     assert_derivatives(function)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", each_time(range(8), range(24)))
 def test_drawn_branches_add_nothing_where_they_are_not_taken(seed: int) -> None:
     assert_derivatives(drawn_function(np.random.default_rng(seed)))
 

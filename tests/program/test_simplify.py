@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from sympy import Integer
@@ -22,27 +24,34 @@ from cellgen.program.rewrites.products import (
 from cellgen.program.rewrites.unused import drop_copies, drop_dead, merge_equal
 from cellgen.program.simplify import FORWARD, LOWER, Rewrite, simplify
 from cellgen.program.ssa import Program, Statement
-from tests.conftest import CELLS, SIZES, draw, every_cell, relative
+from tests.conftest import CELLS, SIZES, Arrays, draw, every_cell, relative
 
 REWRITES = tuple(dict.fromkeys((*FORWARD, share_exponentials, *LOWER)))
 REORDERED = 1e-13
 """A rewrite may change the order of a sum: some roundings, relative to the largest entry."""
 
 
+@cache
+def values_of(program: Program) -> tuple[Arrays, Arrays]:
+    """Random arguments of a program that is rewritten by several tests, and its results."""
+    given = draw(program.arguments)
+    return given, interpret(program, given, SIZES)
+
+
 def same_values(before: Program, after: Program) -> None:
     after.verify()
     assert after.results == before.results
-    given = draw(before.arguments)
-    expected = interpret(before, given, SIZES)
+    given, expected = values_of(before)
     for name, array in interpret(after, given, SIZES).items():
         assert relative(array, expected[name]) < REORDERED, (before.function, name)
 
 
-def programs(cell: type) -> list[Program]:
+@cache
+def programs(cell: type) -> tuple[Program, ...]:
     """A flat forward program, its adjoint and its tangent: all shapes of statement there are."""
     flat = forward(cell.definition)  # type: ignore[attr-defined]
     full, _ = adjoint(flat, flat.results, flat.arguments)
-    return [flat, full, tangent(flat, flat.arguments)]
+    return flat, full, tangent(flat, flat.arguments)
 
 
 @pytest.mark.parametrize("rewrite", REWRITES, ids=lambda rewrite: rewrite.__name__)

@@ -30,7 +30,7 @@ COMMON = {
 
 
 @seed(20240501)
-@settings(max_examples=12, **COMMON)
+@settings(max_examples=6, **COMMON)
 @given(sources())
 def test_equations_of_random_cells(source: str) -> None:
     equations_hold(declared(source))
@@ -41,6 +41,14 @@ def test_equations_of_random_cells(source: str) -> None:
 @given(sources())
 def test_compiled_random_cells(source: str) -> None:
     everything_holds(declared(source))
+
+
+@pytest.mark.slow
+@seed(20240501)
+@settings(max_examples=40, **COMMON)
+@given(sources())
+def test_equations_of_many_random_cells(source: str) -> None:
+    equations_hold(declared(source))
 
 
 @pytest.mark.slow

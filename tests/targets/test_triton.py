@@ -21,6 +21,7 @@ from cellgen.targets.triton.rows import RowWork
 from tests.awkward_cells import Unread
 from tests.cover import each_of, of_equations
 
+pytestmark = pytest.mark.of_numpy
 OVER_TIME = [
     cell
     for cell in SHIPPED

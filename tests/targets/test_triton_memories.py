@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import json
-import subprocess
-import sys
+from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -77,13 +76,15 @@ def spelled(cell: type[Cell]) -> MemoryKernels:
     return kernels
 
 
-def compared(cases_of: dict[str, list[dict[str, object]]]) -> list[dict[str, float]]:
-    """Errors of each result and gradient, a case of a cell after the other, by a process of its
-    own."""
-    command = [sys.executable, "-m", "tests.targets.run_triton_memories", json.dumps(cases_of)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    assert run.returncode == 0, run.stderr[-3000:]
-    return [json.loads(line) for line in run.stdout.splitlines()]
+Compared = Callable[[dict[str, list[dict[str, object]]]], list[dict[str, float]]]
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Compared:
+    """Errors of each result and gradient, a case of a cell after the other."""
+    from tests.targets.run_triton_memories import errors_of  # it imports torch
+
+    return lambda cases_of: errors_of(cases_of, tmp_path)
 
 
 def worst(errors: dict[str, float]) -> float:
@@ -91,7 +92,7 @@ def worst(errors: dict[str, float]) -> float:
 
 
 @needs_triton
-def test_kernels_agree_with_the_programs_of_chunks() -> None:
+def test_kernels_agree_with_the_programs_of_chunks(compared: Compared) -> None:
     """Steps and units that fill no block, steps that begin anew, gates of any strength."""
     case = {"sizes": {**ODD, "B": 2}, "gaps": True, "strong": True}
     cases = {
@@ -107,7 +108,7 @@ def test_kernels_agree_with_the_programs_of_chunks() -> None:
 @needs_triton
 @pytest.mark.slow
 @by_cell
-def test_memories_of_every_kind_agree(cell: type[Cell]) -> None:
+def test_memories_of_every_kind_agree(cell: type[Cell], compared: Compared) -> None:
     """Both forward passes, weak and strong gates, float32, chunks of 64 steps, blocks of keys."""
     many = {"T": 20, "B": 2, "N": 1, "K": 24, "V": 20}
     heads = 2 if spelled(cell).plan.sizes["N"] else 1
@@ -139,7 +140,9 @@ NARROW = [
 
 @needs_triton
 @pytest.mark.parametrize(("cell", "dtype"), NARROW)
-def test_memories_agree_in_16_bits_where_gates_are_shut(cell: type[Cell], dtype: str) -> None:
+def test_memories_agree_in_16_bits_where_gates_are_shut(
+    cell: type[Cell], dtype: str, compared: Compared
+) -> None:
     """Of numbers that 16 bits hold, at steps that begin anew and where some are left out."""
     case = {"sizes": {**ODD, "B": 2}, "gaps": True, "strong": True, "dtype": dtype}
     (errors,) = compared({cell.definition.name: [case]})
@@ -148,6 +151,7 @@ def test_memories_agree_in_16_bits_where_gates_are_shut(cell: type[Cell], dtype:
         assert errors["marks"] == 1
 
 
+@pytest.mark.of_numpy
 @by_cell
 def test_every_launch_has_the_parameters_of_its_kernel(cell: type[Cell]) -> None:
     kernels = spelled(cell)
@@ -169,6 +173,7 @@ def test_every_launch_has_the_parameters_of_its_kernel(cell: type[Cell]) -> None
     assert is_marked == (cell.definition.name in MARKED)
 
 
+@pytest.mark.of_numpy
 @by_cell
 def test_a_call_without_gradients_keeps_no_states(cell: type[Cell]) -> None:
     plan = spelled(cell).plan
@@ -179,6 +184,7 @@ def test_a_call_without_gradients_keeps_no_states(cell: type[Cell]) -> None:
     assert saved <= {name for launch in plan.backward for name in launch.buffers.values()}
 
 
+@pytest.mark.of_numpy
 @pytest.mark.parametrize("cell", [*CELLS, GatedDeltaNet2], ids=lambda cell: cell.definition.name)
 def test_a_backward_pass_writes_the_gradient_of_every_stream(cell: type[Cell]) -> None:
     """Also of a value that is written as it is by an update that erases."""

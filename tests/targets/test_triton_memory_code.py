@@ -120,6 +120,7 @@ def test_kernels_that_clear_states_compile(cell: type[Cell], tmp_path: Path) -> 
     assert len(compile_kernels(wanted, HOPPER)) == len(wanted)
 
 
+@pytest.mark.slow
 def test_a_kernel_compiles_for_devices_of_amd(tmp_path: Path) -> None:
     path, kernels = module(GatedDeltaNet, tmp_path)
     launch = next(one for one in kernels.plan.backward if one.kernel.endswith("_gradients"))

@@ -19,6 +19,7 @@ from cellgen.program.chunks import form_over_time
 from cellgen.targets.triton.names import is_taken, template_words
 from tests.targets.hostile_cells import TEXTS, may_be_named, named, slots
 
+pytestmark = pytest.mark.of_numpy
 SUMMED = re.compile(r"(_terms|_total)?(_\d+)?$")
 """How values end that a backward pass forms for a gradient."""
 ARRAYS = ("marks", "rows_marks", "rows_0", "rows_0_ends", "x_shares", "step_before", "h_shares")

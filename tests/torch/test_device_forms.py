@@ -32,7 +32,7 @@ def test_without_a_device_a_tiny_part_runs_and_the_rest_is_said(tmp_path: Path) 
     assert "| gla | 40, 2, 2, 16 |" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["gla", "min_gru"])
+@pytest.mark.parametrize("name", [pytest.param("gla", marks=pytest.mark.slow), "min_gru"])
 def test_on_a_device_kernels_of_memories_and_of_scans_are_sides(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,8 @@ from cellgen.torch.errors import DeviceRunError, WrongKernelsError  # noqa: E402
 from cellgen.views.on_device import on_device_section  # noqa: E402
 from tests.torch.drawn import drawn  # noqa: E402
 
-SIZES = {"T": 3, "B": 2, "N": 2, "K": 16, "D": 16, "I": 8}
+SIZES = {"T": 3, "B": 1, "N": 1, "K": 16, "D": 16, "I": 8}
+"""One program of each kernel: what is chosen, and how often, depends on no more of them."""
 SCAN = {"T": 3, "B": 1, "H": 70, "I": 2}
 WARPS, LENGTHS = (4, 2), (16, 32)
 
@@ -144,7 +145,7 @@ def test_each_kernel_takes_the_least_time_and_both_passes_one_length(
 def test_what_is_chosen_gives_the_results_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, times={("scan", "reads"): 9.0})
     cell = cellgen.torch.function("gla", form="chunk")
-    tensors = drawn(cell, **(SIZES | {"T": 20}))
+    tensors = drawn(cell, **(SIZES | {"T": 20, "B": 2, "N": 2}))
     result, expected = cell(**tensors), cell(**tensors, form="step")
     assert taken(result)["scan"]["READS"] == 0  # by the kernel behind it
     assert "outputs" in taken(result)
@@ -350,7 +351,7 @@ def test_fake_tensors_go_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         }
         result = cell(**tensors)
     assert result.configuration == ""
-    assert result.h.shape[:2] == (3, 2)
+    assert result.h.shape[:2] == (SIZES["T"], SIZES["B"])
     assert timer.timed == []
 
 

@@ -52,13 +52,6 @@ def test_a_decoder_that_attends_and_reads_what_it_wrote_learns_as_its_loop(run: 
     assert last < 0.95 * first
 
 
-def test_the_code_of_the_page_runs() -> None:
-    page = (ROOT / "docs/how-to/torch.md").read_text(encoding="utf-8")
-    names: dict[str, object] = {}  # a block goes on from those before it, as a reader does
-    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(block, names)
-
-
 def generation(run: Run, *how: str) -> tuple[list[float], str]:
     """First and last loss, and the text behind the prompt."""
     first, rest = run("torch_generation", "--dtype", "float64", *how).split("\n", 1)

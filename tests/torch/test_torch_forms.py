@@ -270,7 +270,9 @@ def test_a_function_of_ones_own_is_refused_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("dtype", "bar"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2), (torch.float16, 2e-3)]
 )
-@pytest.mark.parametrize("name", ["gated_delta_net", "gla", "s5"])
+@pytest.mark.parametrize(
+    "name", ["gated_delta_net", pytest.param("gla", marks=pytest.mark.slow), "s5"]
+)
 def test_narrow_types_are_computed_in_float32(name: str, dtype: torch.dtype, bar: float) -> None:
     """Beside float64: roundings of arrays, 2^-24, 2^-9 and 2^-11, and of bfloat16's products."""
     cell = formed(name)

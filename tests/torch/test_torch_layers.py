@@ -328,7 +328,7 @@ class Ring(cellgen.Cell, name="ring"):
     ring = 0.5 * ring_prev
 
 
-@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("batch_first", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_layer_knows_its_dimensions(batch_first: bool) -> None:
     layer = cellgen.torch.module(Ring, 4, 8, 2, J=3, batch_first=batch_first, bidirectional=True)
     x = torch.randn(2, 5, 4) if batch_first else torch.randn(5, 2, 4)

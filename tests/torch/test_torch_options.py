@@ -155,7 +155,10 @@ def test_second_derivatives_and_transforms(option: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("option", ["every, checkpoint", "limit", "last"])
+@pytest.mark.parametrize(
+    "option",
+    ["every, checkpoint", *(pytest.param(n, marks=pytest.mark.slow) for n in ("limit", "last"))],
+)
 def test_a_compiled_call_is_one_graph(option: str, backend: str, graphs_of_this_run: None) -> None:
     """The graph is the same for every backend; machine code of a layer: ``test_torch_compile``."""
     torch._dynamo.reset()

@@ -165,7 +165,7 @@ def test_a_gradient_of_kernels_goes_back_no_further_than_a_reset(name: str) -> N
     _check_gradients_behind(formed(name))
 
 
-@pytest.mark.parametrize("segments", [1, 3])
+@pytest.mark.parametrize("segments", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.usefixtures("by_kernels")
 def test_segments_behind_a_reset_show_nothing_of_what_was_there(segments: int) -> None:
     """Of a scan whose steps are cut: states and upstream gradients that are no numbers."""

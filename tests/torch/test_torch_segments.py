@@ -144,13 +144,15 @@ RESET = {"reset": torch.arange(12 * 7).reshape(12, 7) % 11 == 3}
 @pytest.mark.parametrize(
     ("cell", "options"),
     [
-        ("ind_rnn", {}),
+        ("elman", {}),
         ("min_gru", LENGTHS),
         ("elman", {"reverse": True}),
-        ("s5", {**LENGTHS, **RESET}),
+        ("lstm", {**LENGTHS, **RESET}),
         ("elman", {**LENGTHS, **RESET, "reverse": True}),
+        pytest.param("ind_rnn", {}, marks=pytest.mark.slow),
+        pytest.param("s5", {**LENGTHS, **RESET}, marks=pytest.mark.slow),
     ],
-    ids=["", "lengths", "in reverse", "of rows", "of rows, in reverse"],
+    ids=["", "lengths", "in reverse", "of rows", "of rows, in reverse", "of units", "of pairs"],
 )
 def test_on_a_device_segments_are_rows_of_its_kernels(cell: str, options: dict[str, Any]) -> None:
     """The emulation of CUDA: outputs and gradients have the bits of its steps, and a tail too."""

@@ -19,6 +19,7 @@ from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.options import NONE
 from cellgen.runtime.stacks import Layers
 from tests.conftest import Contexts
+from tests.cover import each_time
 
 Arrays = dict[str, Any]
 
@@ -112,7 +113,7 @@ def holds(kernel: Kernel, seed: int) -> None:
     equal(case.gradients(kept, **back), case.gradients(whole, **back))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", each_time(range(5), range(12)))
 @pytest.mark.parametrize("name", ["gru", "min_gru", "gated_delta_net"])
 def test_gradients_are_those_of_saving_to_the_bit(name: str, seed: int) -> None:
     holds(cellgen.load(name), seed)

@@ -154,7 +154,7 @@ def in_python(
 
 
 @pytest.mark.parametrize("cell", each_of(of_interface))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_c_tells_what_python_does(
     cell: type[Cell], library: ctypes.CDLL, data: st.DataObject

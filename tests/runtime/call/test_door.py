@@ -43,6 +43,7 @@ from cellgen.runtime.call.workspace import per_thread
 from cellgen.runtime.host import threads as threads_of_calls
 from cellgen.runtime.kernel import Kernel
 from tests.awkward_cells import cell_of_states
+from tests.cover import in_turn
 
 SIZES = {"T": 3, "B": 2, "I": 5, "H": 4}
 INTERFACES = sorted((Path(__file__).parents[3] / "generated").glob("*/interface.json"))
@@ -393,9 +394,14 @@ def test_a_backward_pass_goes_by_its_run(name: str, steps: dict[str, Any]) -> No
         require_same(called(backward, call)[0], by_python(backward, call))
 
 
-@pytest.mark.parametrize("steps", STEPS, ids=lambda options: ", ".join(options) or "all steps")
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, *HALVES])
+@pytest.mark.parametrize(
+    ("steps", "name", "dtype"),
+    in_turn(
+        {f"{', '.join(options) or 'all steps'} {k}": options for k, options in enumerate(STEPS)},
+        NAMES,
+        {np.dtype(kind).name: kind for kind in (np.float32, np.float64, *HALVES)},
+    ),
+)
 def test_a_backward_pass_goes_on_from_checkpoints(
     name: str, steps: dict[str, Any], dtype: Any
 ) -> None:

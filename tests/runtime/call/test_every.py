@@ -16,6 +16,7 @@ import cellgen
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.stacks import Layers
+from tests.cover import in_turn
 
 T, B = 7, 3
 MASK = np.random.default_rng(1).random((T, B)) < 0.6
@@ -88,8 +89,7 @@ def agree(found, expected, name, every, *, batch_first=False):
         assert np.array_equal(getattr(found, result), whole), (name, result)
 
 
-@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize(("name", "steps"), in_turn(CELLS, STEPS))
 def test_results_are_those_of_all_steps_cut(name, steps):
     first = bool(steps.get("batch_first"))
     arguments = drawn(name, batch_first=first)

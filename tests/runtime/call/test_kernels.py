@@ -72,7 +72,7 @@ def magnitude(program: Program, known: Arrays, sizes: dict[str, int]) -> dict[st
 # --- any shape -----------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     name=st.sampled_from(NAMES),
     rows=st.integers(0, 20),

@@ -26,6 +26,7 @@ from cellgen.runtime.call import over_time as call_over_time
 from cellgen.runtime.call import prepared
 from tests.awkward_cells import AWKWARD
 from tests.conftest import Contexts
+from tests.cover import in_turn
 from tests.random_cells import draw_arrays, run_both
 
 SIZES = {"T": 40, "B": 17, "I": 3, "H": 18, "K": 2, "D": 9, "M": 5, "N": 2}
@@ -88,8 +89,10 @@ def of_rows(values: dict, axes: dict[str, int], rows: slice) -> dict:
     }
 
 
-@cells
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("cell", "case"),
+    in_turn({cell.definition.name: cell for cell in CELLS}, CASES.keys()),
+)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_batch_is_the_sum_of_its_row_blocks(cell, case, dtype):
     kernel, axes, options = kernel_of(cell), batch_axes(cell), CASES[case]

@@ -13,6 +13,7 @@ from cellgen import Bias, Cell, H, I, Input, State, Weight, sigmoid, tanh
 from cellgen.errors import ArgumentError
 from cellgen.runtime.call.segments import Segmentation, SegmentsRun
 from cellgen.runtime.kernel import Kernel
+from tests.cover import in_turn
 from tests.random_cells import draw_arrays
 
 STEPS, ROWS = 211, 2
@@ -116,8 +117,7 @@ def assert_gradients_are_equal(
         np.testing.assert_array_equal(found, wanted, err_msg=name)
 
 
-@pytest.mark.parametrize("gain", GAINS)
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize(("name", "gain"), in_turn(CELLS, GAINS.keys()))
 def test_results_have_the_bits_of_step_by_step(name: str, gain: str) -> None:
     kernel = kernel_of(name)
     given = arguments_of(kernel, GAINS[gain])
@@ -157,8 +157,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["ind_rnn", "rwkv4", "lstm_projection", "diagonal_peephole"])
-@pytest.mark.parametrize("how", OPTIONS)
+@pytest.mark.parametrize(
+    ("name", "how"),
+    in_turn(("ind_rnn", "rwkv4", "lstm_projection", "diagonal_peephole"), OPTIONS.keys()),
+)
 def test_options_of_a_call_do_what_they_do(name: str, how: str) -> None:
     kernel = kernel_of(name)
     given, options = arguments_of(kernel), OPTIONS[how]
