@@ -4,6 +4,7 @@ list for proofs, options, row blocks and CUDA."""
 from __future__ import annotations
 
 import types
+from functools import cache
 from typing import Any, cast
 
 from cellgen import Bias, Cell, H, I, Input, State, Weight, sigmoid, tanh
@@ -43,6 +44,7 @@ class Unread(Cell):
     h = x @ w
 
 
+@cache
 def cell_of_states(count: int) -> type[Cell]:
     """A cell of so many states h0, h1, ..., each an output with a bias b_h0, b_h1, ... of its own.
 

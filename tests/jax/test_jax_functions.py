@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import copy
 import pickle
+from itertools import product
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 
 import cellgen
 import cellgen.jax
 from cellgen import cells, regularise
 from cellgen.errors import ArgumentError
-from tests.cover import each_name_of, of_equations
+from tests.cover import each_name_of, in_turn, of_equations
 from tests.jax.arrays import call, drawn, function
 
 LENGTHS = np.array([3, 1])
@@ -27,8 +29,15 @@ def same(found: tuple, wanted: object) -> None:
         np.testing.assert_array_equal(np.asarray(array), getattr(wanted, name), err_msg=name)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", each_name_of(of_equations))
+def each_in_turn() -> list[ParameterSet]:
+    """Cells that cover, each in one of the types each time; all in both with the slow tests."""
+    every, dtypes = each_name_of(of_equations), ("float32", "float64")
+    often = in_turn([one.id for one in every if not one.marks], dtypes)
+    seldom = product([one.id for one in every if one.marks], dtypes)
+    return [*often, *(pytest.param(*one, marks=pytest.mark.slow) for one in seldom)]
+
+
+@pytest.mark.parametrize(("name", "dtype"), each_in_turn())
 def test_every_cell_gives_what_its_kernel_gives_to_the_bit(name: str, dtype: str) -> None:
     cell, kernel = function(name), cellgen.load(name)
     given = drawn(cell, dtype)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,7 @@ def test_frozen_weights_and_inputs_get_no_gradients() -> None:
                 assert torch.equal(tensor.grad, wanted[name].grad)
 
 
+@cache
 def drawn_of_states(count: int) -> tuple[CellFunction, dict[str, torch.Tensor]]:
     """A cell of so many states, and tensors for it."""
     cell = cellgen.torch.function(cell_of_states(count))

@@ -12,7 +12,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import distributed  # noqa: E402
-from torch.distributed.fsdp import fully_shard  # noqa: E402
 
 import cellgen.torch  # noqa: E402
 
@@ -88,6 +87,8 @@ def test_two_processes_of_data_parallel_agree_with_one(tmp_path: Path) -> None:
 
 def shard(rank: int, port: int, folder: str) -> None:
     """One of two processes, each of which holds half of the parameters."""
+    from torch.distributed.fsdp import fully_shard  # a second, which the others do not need
+
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2
