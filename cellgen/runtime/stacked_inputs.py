@@ -38,7 +38,7 @@ class StackedInputs:
 
     def __init__(
         self,
-        where: str,
+        label: str,
         function: Function,
         weights: object,
         reads: Argument,
@@ -47,33 +47,33 @@ class StackedInputs:
         self.items = {item.name: item for item in function.arguments}
         self.states = tuple(function.states.values())
         self._input, self._learned = reads, learned
-        self.directions = self._check_weights(where, weights)
+        self.directions = self._check_weights(label, weights)
 
-    def nested(self, where: str, name: str, given: Nested | None) -> Nested:
+    def nested(self, label: str, name: str, given: Nested | None) -> Nested:
         """What is given for each layer and direction: nothing where it was left out."""
         shape = self.directions
         if given is None:
             return [[{} for _ in range(count)] for count in shape]
-        nested = _by_layer(where, name, given)
+        nested = _by_layer(label, name, given)
         if [len(layer) for layer in nested] != shape:
             raise ArgumentError(
-                f"{where}: {name} is nested as {[len(layer) for layer in nested]}, expected "
+                f"{label}: {name} is nested as {[len(layer) for layer in nested]}, expected "
                 f"{shape}, the directions of each layer; pass {name}[layer][direction]"
             )
         return nested
 
-    def first(self, where: str, given: Nested | None) -> Nested:
+    def first(self, label: str, given: Nested | None) -> Nested:
         """Initial states by their names, ``h_prev``, where some have those of final states, ``h``.
 
         Raises ArgumentError where a state is given twice.
         """
-        nested = self.nested(where, "states", given)
+        nested = self.nested(label, "states", given)
         for layer in nested:
             for own in layer:
                 for name in self.states:
                     if name in own and f"{name}_prev" in own:
                         raise ArgumentError(
-                            f"{where}: states has {name} and {name}_prev, expected one of them, "
+                            f"{label}: states has {name} and {name}_prev, expected one of them, "
                             f"which are one state; leave one out"
                         )
         return [
@@ -81,23 +81,23 @@ class StackedInputs:
             for layer in nested
         ]
 
-    def _check_weights(self, where: str, weights: object) -> list[int]:
+    def _check_weights(self, label: str, weights: object) -> list[int]:
         """Count the directions of each layer; refuse what is no stack of every weight."""
-        nested = _by_layer(where, "weights", weights)
+        nested = _by_layer(label, "weights", weights)
         if not nested:
-            raise ArgumentError(f"{where}: weights has no layer, expected at least one")
+            raise ArgumentError(f"{label}: weights has no layer, expected at least one")
         for index, layer in enumerate(nested):
             if len(layer) not in (1, 2) or len(layer) != len(nested[0]):
                 raise ArgumentError(
-                    f"{where}: layer {index} has {len(layer)} directions, expected as many as "
+                    f"{label}: layer {index} has {len(layer)} directions, expected as many as "
                     f"layer 0 and 1 or 2; pass weights[layer][direction]"
                 )
             for direction, own in enumerate(layer):
-                place = f"{where}, layer {index}"
+                place = f"{label}, layer {index}"
                 self._check_own(f"{place}, direction {direction}" if layer[1:] else place, own)
         return [len(layer) for layer in nested]
 
-    def _check_own(self, where: str, own: Mapping[str, object]) -> None:
+    def _check_own(self, label: str, own: Mapping[str, object]) -> None:
         """Check names and kinds of one direction's weights.
 
         Those without gradient, such as the masks of dropped weights, may be given to each call
@@ -107,27 +107,27 @@ class StackedInputs:
             item = self.items.get(name)
             if item is None:
                 raise ArgumentError(
-                    f"{where}: unknown {name!r} in weights; {suggestion(name, list(self.items))}"
+                    f"{label}: unknown {name!r} in weights; {suggestion(name, list(self.items))}"
                 )
             if not (item.is_weight or item.is_scalar):
                 raise ArgumentError(
-                    f"{where}: {name} is in weights, expected weights, biases and scalars alone; "
+                    f"{label}: {name} is in weights, expected weights, biases and scalars alone; "
                     f"give {name} {shape_text(item)} to forward(...)"
                 )
-            accept.refuse_masked(where, name, value)
+            accept.refuse_masked(label, name, value)
             if item.is_weight and not isinstance(value, np.ndarray):
                 raise ArgumentError(
-                    f"{where}: {name} is {accept.shown(value)}, expected a numpy.ndarray "
+                    f"{label}: {name} is {accept.shown(value)}, expected a numpy.ndarray "
                     f"{shape_text(item)}; pass np.asarray({name}, np.float32)"
                 )
         for name, item in self.items.items():
             needed = item.is_weight and item.used and name in self._learned
             if needed and name not in own:
                 raise ArgumentError(
-                    f"{where}: weights has no {name}, expected an array {shape_text(item)}"
+                    f"{label}: weights has no {name}, expected an array {shape_text(item)}"
                 )
 
-    def merged(self, where: str, parts: Mapping[str, Given]) -> dict[str, Array | float]:
+    def merged(self, label: str, parts: Mapping[str, Given]) -> dict[str, Array | float]:
         """Everything that one call is given but its x and initial states that were left out."""
         merged: dict[str, Array | float] = {}
         origins = {self._input.name: "x"}
@@ -135,12 +135,12 @@ class StackedInputs:
             for name, value in given.items():
                 if name in origins:
                     raise ArgumentError(
-                        f"{where}: {name} is given in {source} and as {origins[name]}, expected "
+                        f"{label}: {name} is given in {source} and as {origins[name]}, expected "
                         f"once; leave one out"
                     )
                 if name not in self.items:
                     raise ArgumentError(
-                        f"{where}: unknown {name!r} in {source}; "
+                        f"{label}: unknown {name!r} in {source}; "
                         f"{suggestion(name, list(self.items))}"
                     )
                 merged[name], origins[name] = value, source
@@ -150,24 +150,24 @@ class StackedInputs:
                 varies = bool({"T", "B"} & set(item.shape))
                 places = "shared, or in inputs[layer][direction]" if varies else "weights"
                 raise ArgumentError(
-                    f"{where}: {name} is missing, expected an array {shape_text(item)} in {places}"
+                    f"{label}: {name} is missing, expected an array {shape_text(item)} in {places}"
                 )
         return merged
 
-    def with_heads(self, where: str, x: Array, arguments: Given) -> Array:
+    def with_heads(self, label: str, x: Array, arguments: Given) -> Array:
         """Give x the axes that the cell's input has: one of heads is split into heads and units."""
         item = self._input
         if not isinstance(x, np.ndarray):
             raise ArgumentError(
-                f"{where}: {item.name} is {a_type(x)}, expected a numpy.ndarray {shape_text(item)}"
+                f"{label}: {item.name} is {a_type(x)}, expected a numpy.ndarray {shape_text(item)}"
             )
         if x.ndim == 3 < len(item.shape):
-            units = lengths(item, {"T": 0, "B": 0, **self.dims(where, arguments, {})})[2:]
+            units = lengths(item, {"T": 0, "B": 0, **self.dims(label, arguments, {})})[2:]
             if math.prod(units) == x.shape[2]:
                 return x.reshape(*x.shape[:2], *units)
         return x
 
-    def dims(self, where: str, arguments: Given, options: Mapping[str, object]) -> dict[str, int]:
+    def dims(self, label: str, arguments: Given, options: Mapping[str, object]) -> dict[str, int]:
         """The dimensions that the arrays of one call tell. Raises ArgumentError."""
         items = []
         for name, array in arguments.items():
@@ -176,13 +176,13 @@ class StackedInputs:
                 continue
             if array.ndim != len(item.shape):
                 raise ArgumentError(
-                    f"{where}: {name} has {array.ndim} axes, shape {array.shape}, expected "
+                    f"{label}: {name} has {array.ndim} axes, shape {array.shape}, expected "
                     f"{len(item.shape)}: {shape_text(item)}; reshape it"
                 )
             transposed = item.over_time and options.get("batch_first")
             view = view_of(array)
             items.append(Item(item, view.swapped() if transposed else view, name))
-        return infer_dims(where, items)[0]
+        return infer_dims(label, items)[0]
 
     def first_states(
         self, arguments: Given, dims: Mapping[str, int], dtype: np.dtype[np.floating]
@@ -193,24 +193,24 @@ class StackedInputs:
         return {item.name: np.full(lengths(item, dims), item.initial, dtype) for item in missing}
 
 
-def _by_layer(where: str, name: str, given: object) -> list[list[dict[str, Array | float]]]:
+def _by_layer(label: str, name: str, given: object) -> list[list[dict[str, Array | float]]]:
     """What is given by name, for each layer and direction. Raises ArgumentError.
 
     The values are looked at where they are used.
     """
     nested: list[list[dict[str, Array | float]]] = []
     place = f"{name}[layer][direction]"
-    for index, layer in enumerate(accept.items(where, name, given, f"a list: {place}")):
+    for index, layer in enumerate(accept.items(label, name, given, f"a list: {place}")):
         if isinstance(layer, Mapping):
             raise ArgumentError(
-                f"{where}: {name} has a dict for a layer: layer {index} is a dict, expected a list "
+                f"{label}: {name} has a dict for a layer: layer {index} is a dict, expected a list "
                 f"of one for each direction, such as [{{...}}]; pass {place}"
             )
         each = accept.items(
-            where, f"{name}[{index}]", layer, "a dict for each direction, in a list"
+            label, f"{name}[{index}]", layer, "a dict for each direction, in a list"
         )
         labelled = ((f"{name}[{index}][{direction}]", own) for direction, own in enumerate(each))
         nested.append(
-            [accept.names(where, label, own, "arrays") for label, own in labelled]  # type: ignore[misc]
+            [accept.names(label, each_label, own, "arrays") for each_label, own in labelled]  # type: ignore[misc]
         )
     return nested

@@ -21,11 +21,11 @@ from cellgen.runtime.stacked_inputs import Given
 class LayerCall:
     """One layer in one direction: what it was given, where each name came from, what it returned.
 
-    ``where`` names it in messages; ``shape`` is that of x as it was given; ``sources`` lists names
+    ``label`` names it in messages; ``shape`` is that of x as it was given; ``sources`` lists names
     by ``weights``, ``states``, ...; of one that is ``last`` the last step alone is an output.
     """
 
-    where: str
+    label: str
     shape: tuple[int, ...]
     arguments: Given
     sources: Mapping[str, tuple[str, ...]]

@@ -100,24 +100,24 @@ class Layers(StreamedStack):
         function = _forward_of(kernel)
         inputs = {item.name: item for item in function.arguments if item.over_time}
         outputs = {item.name: item for item in function.results if item.over_time}
-        where = f"Layers({kernel.name})"
+        label = f"Layers({kernel.name})"
         if not inputs:
             raise ArgumentError(
-                f"{where}: the cell has no input over time, expected one, which the layer below "
+                f"{label}: the cell has no input over time, expected one, which the layer below "
                 f"gives"
             )
         for what, name, known in (("reads", reads, inputs), ("output", output, outputs)):
             if not isinstance(name, str) or name:
-                accept.choice(where, what, name, known)
+                accept.choice(label, what, name, known)
         if threads is not None:
-            thread_count(threads, where)
+            thread_count(threads, label)
         self.kernel, self.weights, self.threads = kernel, weights, threads
         self._input = inputs[reads or next(iter(inputs))]
         self._output = outputs[output or next(iter(outputs))]
         backward = kernel.functions.get("sequence_backward")
         found = () if backward is None else backward.function.results
         learned = frozenset(item.of for item in found)
-        self._given = StackedInputs(where, function, weights, self._input, learned)
+        self._given = StackedInputs(label, function, weights, self._input, learned)
         self._is_state = self._output.name in self._given.states
 
     @named_in_memory_errors(_layers_of)
@@ -144,15 +144,15 @@ class Layers(StreamedStack):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
-        where = f"Layers({self.kernel.name}).forward"
-        accept.flag(where, "save", save)
-        _check_options(where, options, self.kernel.interface.jumps)
-        options |= _limited(where, options, self._given.directions, self._output.name, save=save)
-        common = {} if shared is None else accept.names(where, "shared", shared, "arrays")
+        label = f"Layers({self.kernel.name}).forward"
+        accept.flag(label, "save", save)
+        _check_options(label, options, self.kernel.interface.jumps)
+        options |= _limited(label, options, self._given.directions, self._output.name, save=save)
+        common = {} if shared is None else accept.names(label, "shared", shared, "arrays")
         given: dict[str, Nested] = {
             "weights": self.weights,
-            "states": self._given.first(where, states),
-            "inputs": self._given.nested(where, "inputs", inputs),
+            "states": self._given.first(label, states),
+            "inputs": self._given.nested(label, "inputs", inputs),
             "shared": [[common for _ in layer] for layer in self.weights],  # type: ignore[misc]
         }
         tape = []
@@ -162,7 +162,7 @@ class Layers(StreamedStack):
             is_last = index == len(self.weights) - 1
             own = {n: v for n, v in options.items() if is_last or ROWS[n].layers == ALL_LAYERS}
             how = {"save": save, "last": last_only and is_last}
-            x, calls = self._layer(f"{where}, layer {index}", x, parts, own, **how)
+            x, calls = self._layer(f"{label}, layer {index}", x, parts, own, **how)
             tape.append(calls)
         last = tuple(
             tuple(
@@ -191,11 +191,11 @@ class Layers(StreamedStack):
 
         Raises ArgumentError: the run was not saved, or a shape is wrong; BuildError, MemoryError.
         """
-        where = f"Layers({self.kernel.name}).backward"
-        self._require_run(where, run)
+        label = f"Layers({self.kernel.name}).backward"
+        self._require_run(label, run)
         if d_output is not None:
-            _check_upstream(where, d_output, run)
-        nested = self._given.nested(where, "d_last", d_last)
+            _check_upstream(label, d_output, run)
+        nested = self._given.nested(label, "d_last", d_last)
         limits = {"window": window, "bp_lim": bp_lim}
         found: list[list[Arrays]] = []
         for calls, finals in zip(run.tape[::-1], nested[::-1], strict=True):
@@ -227,7 +227,7 @@ class Layers(StreamedStack):
             d_shared,
         )
 
-    def _require_run(self, where: str, run: object) -> None:
+    def _require_run(self, label: str, run: object) -> None:
         """Raise ArgumentError for what ``forward`` of other layers returned, or without saving.
 
         Whether it was this cell is known by what each call has saved.
@@ -237,14 +237,14 @@ class Layers(StreamedStack):
         if found != mine:
             text = type_name(run) if found is None else f"of layers with {found} directions"
             raise ArgumentError(
-                f"{where}: run is {text}, expected what forward(..., save=True) of these layers "
+                f"{label}: run is {text}, expected what forward(..., save=True) of these layers "
                 f"returned, with {mine} directions"
             )
         assert isinstance(run, Run)
         for made in (made for calls in run.tape[::-1] for made in calls):
             if getattr(made.result, "saved", None) is None:
                 raise ArgumentError(
-                    f"{made.where.replace('.forward', '.backward')}: the run holds nothing "
+                    f"{made.label.replace('.forward', '.backward')}: the run holds nothing "
                     f"saved, expected one of forward(..., save=True)"
                 )
 
@@ -252,7 +252,7 @@ class Layers(StreamedStack):
 
     def _layer(
         self,
-        where: str,
+        label: str,
         x: Array,
         parts: Mapping[str, Sequence[Given]],
         options: Mapping[str, object],
@@ -264,7 +264,7 @@ class Layers(StreamedStack):
         call = self.kernel.functions["sequence_forward"]
         count, calls, both = len(parts["weights"]), [], np.empty(0)
         for direction in range(count):
-            place = f"{where}, direction {direction}" if count > 1 else where
+            place = f"{label}, direction {direction}" if count > 1 else label
             own = {source: given[direction] for source, given in parts.items()}
             arguments = self._given.merged(place, own)
             arguments[self._input.name] = self._given.with_heads(place, x, arguments)
@@ -294,10 +294,10 @@ class Layers(StreamedStack):
     ) -> Arrays:
         """Compute the gradients of one layer in one direction, by the names without ``d_``."""
         call = self.kernel.functions["sequence_backward"]
-        where = made.where.replace(".forward", ".backward")
+        label = made.label.replace(".forward", ".backward")
         if f"d_{self._input.name}" not in {item.name for item in call.function.results}:
             raise ArgumentError(
-                f"{where}: {self._input.name} is declared without gradient, expected one, which "
+                f"{label}: {self._input.name} is declared without gradient, expected one, which "
                 f"the layer below gets"
             )
         takes = {item.name for item in call.function.arguments}
@@ -308,7 +308,7 @@ class Layers(StreamedStack):
         arguments |= {f"d_{name}_last": array for name, array in d_last.items()}
         options = {n: v for n, v in made.options.items() if BACKWARD in ROWS[n].functions}
         arguments |= {**options, **limits, "saved": made.result.saved}
-        result = _called(where, call, None, {**arguments, "threads": self.threads})
+        result = _called(label, call, None, {**arguments, "threads": self.threads})
         found = {item.of: getattr(result, item.name) for item in call.function.results}
         return {**found, self._input.name: found[self._input.name].reshape(made.shape)}
 
@@ -340,18 +340,18 @@ def _forward_of(kernel: object) -> Function:
     return kernel.functions["sequence_forward"].function
 
 
-def _check_options(where: str, options: Mapping[str, object], jumps: str) -> None:
+def _check_options(label: str, options: Mapping[str, object], jumps: str) -> None:
     """Look at options that all layers or the last one get. Raises ArgumentError."""
     for name in options:
         if name not in OPTIONS:
-            raise ArgumentError(f"{where}: unknown option {name!r}; {suggestion(name, OPTIONS)}")
+            raise ArgumentError(f"{label}: unknown option {name!r}; {suggestion(name, OPTIONS)}")
     others = dict(options)
-    segments_of(where, others, options, jumps)
-    checked_options(where, others)
+    segments_of(label, others, options, jumps)
+    checked_options(label, others)
 
 
 def _limited(
-    where: str,
+    label: str,
     options: Mapping[str, object],
     directions: Sequence[int],
     output: str,
@@ -361,38 +361,38 @@ def _limited(
     """Give each layer and direction the same part of a limit in bytes, for the output it gives."""
     limit, found = options.get("memory_limit") if save else None, dict[str, object]()
     if limit is not None:
-        found["memory_limit"] = limit_bytes(where, limit) // max(sum(directions), 1)
+        found["memory_limit"] = limit_bytes(label, limit) // max(sum(directions), 1)
     if limit is not None or (save and options.get("checkpoint")):
         found["outputs"] = (output,)
     return found
 
 
-def _check_upstream(where: str, d_output: object, run: Run) -> None:
+def _check_upstream(label: str, d_output: object, run: Run) -> None:
     """Refuse a gradient of the output that has not its shape and dtype."""
     array = d_output if isinstance(d_output, np.ndarray) else None
     if array is None or array.dtype != run.output.dtype:  # which may have 16 bits
-        array = accept.array(where, "d_output", d_output)
+        array = accept.array(label, "d_output", d_output)
     if array.shape != run.output.shape:
         raise ArgumentError(
-            f"{where}: d_output has shape {array.shape}, expected that of run.output, "
+            f"{label}: d_output has shape {array.shape}, expected that of run.output, "
             f"{run.output.shape}"
         )
     if not isinstance(d_output, np.ndarray) or array.dtype != run.output.dtype:
         raise ArgumentError(
-            f"{where}: d_output is {type_name(d_output)} of "
+            f"{label}: d_output is {type_name(d_output)} of "
             f"{getattr(d_output, 'dtype', 'no dtype')}, expected an array of run.output's, "
             f"{run.output.dtype}; convert it with np.asarray(d_output, run.output.dtype)"
         )
 
 
 def _called(
-    where: str, function: KernelFunction, out: Arrays | None, arguments: Mapping[str, object]
+    label: str, function: KernelFunction, out: Arrays | None, arguments: Mapping[str, object]
 ) -> Results:
     """Call a function of the cell; its errors name the layer and direction too."""
     try:
         return function(out=out, **arguments)
     except ArgumentError as error:
-        raise ArgumentError(f"{where}: {error.args[0]}") from error
+        raise ArgumentError(f"{label}: {error.args[0]}") from error
 
 
 def _flat(array: Array) -> Array:

@@ -147,11 +147,11 @@ class Traces:
 
     def _mixed(self, new: Value, source: Value, statement: Statement | None) -> DeclarationError:
         parameter = {p.probe: str(p.parameter.name) for p in self.places}.get(source)
-        where = f" (`{self._shown(statement)}`)" if statement is not None else ""
+        place = f" (`{self._shown(statement)}`)" if statement is not None else ""
         leave = f"leave {parameter} out of by=, or " if parameter else ""
         return DeclarationError(
             f"online({self.definition.class_name}): units of {new} read other units of "
-            f"{parameter or source}{where}, so that exact traces would have an entry for every "
+            f"{parameter or source}{place}, so that exact traces would have an entry for every "
             f"unit and every parameter; {leave}for an approximation pass "
             f"approximation='e-prop', or approximation='snap-1'",
             code="declaration.online",
