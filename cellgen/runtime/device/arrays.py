@@ -135,18 +135,18 @@ def to_bfloat16(values: np.ndarray) -> np.ndarray:
 # --- arrays of other libraries ----------------------------------------------------------------
 
 
-def look(where: str, name: str, array: object, stream: int, lent: list[object]) -> ArrayView:
+def look(label: str, name: str, array: object, stream: int, lent: list[object]) -> ArrayView:
     """Look at an array without copying; what it lends joins ``lent``. Raises ArgumentError."""
-    view = _look(where, name, in_memory(where, name, array), stream, lent)
+    view = _look(label, name, in_memory(label, name, array), stream, lent)
     if not view.pointer and 0 not in view.shape:
         raise ArgumentError(
-            f"{where}: {name} is a {type_name(array)} {view.shape} that lends no memory, expected "
+            f"{label}: {name} is a {type_name(array)} {view.shape} that lends no memory, expected "
             f"numbers on a device; pass an array that has them"
         )
     return view
 
 
-def _look(where: str, name: str, array: object, stream: int, lent: list[object]) -> ArrayView:
+def _look(label: str, name: str, array: object, stream: int, lent: list[object]) -> ArrayView:
     if isinstance(array, DeviceArray):
         return ArrayView(
             array.pointer,
@@ -159,34 +159,34 @@ def _look(where: str, name: str, array: object, stream: int, lent: list[object])
     if hasattr(array, "__dlpack_device__"):
         kind, device = array.__dlpack_device__()
         if int(kind) not in ON_DEVICE:
-            raise _on_host(where, name, array)
+            raise _on_host(label, name, array)
         try:
             capsule = array.__dlpack__(stream=stream or 1)  # type: ignore[attr-defined]
         except (BufferError, RuntimeError) as error:
-            raise ArgumentError(f"{where}: {name} cannot be lent: {error}") from error
+            raise ArgumentError(f"{label}: {name} cannot be lent: {error}") from error
         lent.append(capsule)
         return view_of_capsule(capsule, int(device), library_of(array))
     if isinstance(getattr(array, "__cuda_array_interface__", None), dict):
-        return view_of_interface(where, name, array, tuple(SUFFIXES))
-    raise _on_host(where, name, array)
+        return view_of_interface(label, name, array, tuple(SUFFIXES))
+    raise _on_host(label, name, array)
 
 
 def placed(
-    where: str, name: str, view: ArrayView, library: Callable[[], DeviceLibrary]
+    label: str, name: str, view: ArrayView, library: Callable[[], DeviceLibrary]
 ) -> ArrayView:
     """Ask the driver where an array lies that does not say so itself. Raises ArgumentError."""
     if view.device >= 0:
         return view
     device = library().device_of(view.pointer) if view.pointer else 0
     if device < 0:
-        raise ArgumentError(f"{where}: {name} lies in the host's memory; move it to the device")
+        raise ArgumentError(f"{label}: {name} lies in the host's memory; move it to the device")
     return replace(view, device=device)
 
 
-def _on_host(where: str, name: str, array: object) -> ArgumentError:
+def _on_host(label: str, name: str, array: object) -> ArgumentError:
     kind = f"{type(array).__module__}.{type(array).__qualname__}".removeprefix("builtins.")
     return ArgumentError(
-        f"{where}: {name} is a {kind} in the host's memory, expected a device array (with "
+        f"{label}: {name} is a {kind} in the host's memory, expected a device array (with "
         f"__dlpack__ or __cuda_array_interface__); move it to the device, or use the C kernel: "
         f"cellgen.load(...) without target"
     )

@@ -125,28 +125,28 @@ class CudaFunction:
 
     def _check(self, asked: GivenCall, seen: SeenCall | None) -> tuple[SeenCall, DevicePlan]:
         """Check a call, and plan it; what was ``seen`` of it is kept. Raises ArgumentError."""
-        where, function, graph = self.__qualname__, self.function, asked.graph
-        tier = accept.choice(where, "tier", asked.tier, TIERS)
-        save = accept.flag(where, "save", asked.save)
-        if graph is not None and accept.flag(where, "graph", graph) and not function.team:
-            raise ArgumentError(f"{where}: graph is an option of functions over time; leave it out")
+        label, function, graph = self.__qualname__, self.function, asked.graph
+        tier = accept.choice(label, "tier", asked.tier, TIERS)
+        save = accept.flag(label, "save", asked.save)
+        if graph is not None and accept.flag(label, "graph", graph) and not function.team:
+            raise ArgumentError(f"{label}: graph is an option of functions over time; leave it out")
         arguments = {**asked.arguments}
         kept, run = self._runs.take(arguments, asked.saved)
-        options = take_options(where, function, self._outputs, arguments, tier, save=save)
-        results = {} if asked.out is None else dict(take_out(where, self._results, asked.out))
+        options = take_options(label, function, self._outputs, arguments, tier, save=save)
+        results = {} if asked.out is None else dict(take_out(label, self._results, asked.out))
         if save and options.stated.every != 1:
             self._outputs.refuse_copies(results, options.stated)
         arguments |= kept  # after the options, whose names a value may have
         given: dict[str, object] = {n: a for n, a in arguments.items() if a is not None}
-        scalars = {n: as_scalar(where, n, given.pop(n, d), d) for n, d in self._defaults.items()}
-        check_names(where, function, given)
+        scalars = {n: as_scalar(label, n, given.pop(n, d), d) for n, d in self._defaults.items()}
+        check_names(label, function, given)
         stream = stream_handle(asked.stream, given.values())
         arrays = given | {f"out {n}": a for n, a in results.items()}
         arrays |= {f"option {n}": a for n, a in options.tables.items()}
         lent, views = list[object](), dict[str, ArrayView]()
         for name, array in arrays.items():
             known = None if seen is None else seen.views.get(name)
-            views[name] = known or look(where, name, array, stream, lent)
+            views[name] = known or look(label, name, array, stream, lent)
         made = self._checked(given, results, views, options, scalars, tier, stream)
         self._runs.check(run, made.checked.dims)
         plan = self._planned(made, options, results, save=save)
@@ -169,24 +169,24 @@ class CudaFunction:
         stream: int,
     ) -> DeviceCall:
         """Check what a call was given. Raises ArgumentError."""
-        where, first = self.__qualname__, options.chosen.batch_first
+        label, first = self.__qualname__, options.chosen.batch_first
         library = self._kernel.library
-        views = {name: placed(where, name, view, library) for name, view in found.items()}
+        views = {name: placed(label, name, view, library) for name, view in found.items()}
         tables = {n: views.pop(f"option {n}") for n in options.tables}
         if first:
             tables = {n: v.swapped() for n, v in tables.items()}
             views.update((n, v.swapped()) for n, v in views.items() if n in self._over_time)
         function = of_steps(self.function, options.chosen)
         checked = check_call(
-            where, function, given, results, lambda *look: views[look[2]], tuple(SUFFIXES)
+            label, function, given, results, lambda *look: views[look[2]], tuple(SUFFIXES)
         )
-        refuse_overflow(where, self.function, checked.dims, BYTES[checked.element])
+        refuse_overflow(label, self.function, checked.dims, BYTES[checked.element])
         if tier == "fragments" and checked.element not in ON_UNITS:
             raise ArgumentError(
-                f"{where}: tier is 'fragments' and arrays are {checked.element}: matrix units take "
+                f"{label}: tier is 'fragments' and arrays are {checked.element}: matrix units take "
                 f"{' and '.join(ON_UNITS)} only; use tier='whole'"
             )
-        check_tables(where, tables, checked.dims, checked.device, batch_first=first)
+        check_tables(label, tables, checked.dims, checked.device, batch_first=first)
         return DeviceCall(checked, views, tables, scalars, options.settings, stream)
 
     def _planned(

@@ -60,7 +60,7 @@ class Launch:
     ``may_be_refused``: blocks may have to be on the device together, which not every device does.
     """
 
-    where: str
+    label: str
     key: bytes
     device: int
     stream: int
@@ -71,7 +71,7 @@ class Launch:
     def fault(self, what: str) -> DeviceError:
         """Say what went wrong, and where."""
         place = f"on device {self.device}, {stream_text(self.stream)}"
-        return DeviceError(f"{self.where}: {place}: {what}")
+        return DeviceError(f"{self.label}: {place}: {what}")
 
 
 class GraphWorkspace:

@@ -65,7 +65,7 @@ class LaunchPlan:
     same of numbers of a call. ``prefix`` begins the key of a launch.
     """
 
-    where: str
+    label: str
     device: int
     lengths: tuple[int, ...]
     prefix: bytes
@@ -88,7 +88,7 @@ class LaunchPlan:
                 values[places[label]] = address or 1  # of nothing; the functions refuse NULL
         for name, place in self.scalars:
             values[place] = struct.number(scalars[name])
-        blas, at = kernel.blas(self.device), (self.where, self.device, stream)
+        blas, at = kernel.blas(self.device), (self.label, self.device, stream)
         return struct.launch(kernel.library(), at, self.lengths, values, blas, self.prefix)
 
 

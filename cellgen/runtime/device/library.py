@@ -98,10 +98,10 @@ class DeviceLibrary:
         hint = HINTS.get(code - CUDA_ERROR)
         return f"CUDA error {code - CUDA_ERROR}, {text}" + (f"; {hint}" if hint else "")
 
-    def require(self, code: int, where: str) -> None:
+    def require(self, code: int, label: str) -> None:
         """Raise DeviceError for a code that is none of success."""
         if code:
-            raise DeviceError(f"{where}: {self.error(code)}")
+            raise DeviceError(f"{label}: {self.error(code)}")
 
     def warn_of_refusal(self, device: int) -> None:
         """Say once if a device refused blocks that wait for each other: steps are launched then."""

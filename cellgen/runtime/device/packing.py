@@ -83,7 +83,7 @@ class ArgumentStruct:
 
         Kernels that the call may take are loaded. Raises BuildError, DeviceError.
         """
-        ffi, (where, device, stream) = library.ffi, at
+        ffi, (label, device, stream) = library.ffi, at
         args = ffi.new(self.kind)
         ffi.memmove(args, self.packing.pack(*values), self.packing.size)
         args.blas = blas
@@ -105,7 +105,7 @@ class ArgumentStruct:
 
         is_open = values[self.starts["tier"]] in (TIERS["together"], TIERS["half"])
         waits = is_open and needed & STAYS != 0
-        return Launch(where, key, device, stream, size, run, waits)
+        return Launch(label, key, device, stream, size, run, waits)
 
 
 def argument_struct(

@@ -43,7 +43,7 @@ class RawDeviceFunction:
     def __init__(self, kernel: DeviceOwner, function: Function, graphs: Graphs) -> None:
         self._kernel, self._function, self._graphs = kernel, function, graphs
         self._library = kernel.library()
-        self._where = f"{kernel.name}.{function.name}"
+        self._label = f"{kernel.name}.{function.name}"
         self._entries: dict[str, DeviceEntry] = {}
 
     def __call__(
@@ -102,7 +102,7 @@ class RawDeviceFunction:
             values[place] = struct.number(float(words.get(name, 0)))
         if apart:
             struct.lay_out(values, strides_of(self._function, dims, apart))
-        at, prefix = (self._where, device, stream), struct.prefix(lengths, device)
+        at, prefix = (self._label, device, stream), struct.prefix(lengths, device)
         blas = self._kernel.blas(device)
         return struct.launch(self._library, at, lengths, values, blas, prefix)
 

@@ -68,7 +68,7 @@ class Recognition:
     """Sees which calls of one function are of one kind."""
 
     def __init__(self, kernel: DeviceOwner, function: Function) -> None:
-        self._where, self._kernel = f"{kernel.name}.{function.name}", kernel
+        self._label, self._kernel = f"{kernel.name}.{function.name}", kernel
         self._defaults = {a.name: a.default for a in function.arguments if a.default is not None}
         self._known = frozenset(item.name for item in function.arguments)
         self._takes = tuple(item.name for item in function.arguments if item.saved)
@@ -97,7 +97,7 @@ class Recognition:
             if value is None or name in kept:
                 kind += (name, value is None)
             elif name in self._defaults:
-                scalars[name] = as_scalar(self._where, name, value, None)
+                scalars[name] = as_scalar(self._label, name, value, None)
                 kind += (name, float)
             elif name in self._numbers and _is_plain(value):
                 kind += (name, type(value), value)
@@ -118,7 +118,7 @@ class Recognition:
             return True
         for name, own in run.scalars:
             if name in self._defaults:
-                given = as_scalar(self._where, name, asked.arguments.get(name, own), None)
+                given = as_scalar(self._label, name, asked.arguments.get(name, own), None)
                 if not same_number(given, own):
                     return True
                 scalars[name] = given
@@ -174,8 +174,8 @@ class Recognition:
                 address = facts[0]
                 kind += (label, *facts[1])
             else:
-                view = look(self._where, label, array, handle, lent)
-                view = views[label] = placed(self._where, label, view, self._kernel.library)
+                view = look(self._label, label, array, handle, lent)
+                view = views[label] = placed(self._label, label, view, self._kernel.library)
                 kind += (label, ArrayView, view.shape, view.dtype, view.strides, view.device)
                 kind += (view.writable, view.library)
                 address = view.pointer

@@ -33,7 +33,7 @@ class DeviceRuns:
 
     def __init__(self, kernel: DeviceOwner, function: Function, outputs: Outputs) -> None:
         self._kernel, self._function, self._outputs = kernel, function, outputs
-        self._where = f"{kernel.name}.{function.name}"
+        self._label = f"{kernel.name}.{function.name}"
         self._known = frozenset(item.name for item in function.arguments)
         self._saves = tuple(item.name for item in function.results if item.saved)
         self._takes = tuple(item.name for item in function.arguments if item.saved)
@@ -64,7 +64,7 @@ class DeviceRuns:
         if saved is None:
             return {}, None
         arrays, run = read_saved(
-            self._where, self._takes, saved, self._kernel.name, self._kernel.digest()
+            self._label, self._takes, saved, self._kernel.name, self._kernel.digest()
         )
         if run is None or not isinstance(saved, Saved):
             return {**arrays}, None
@@ -75,7 +75,7 @@ class DeviceRuns:
         for name in ("mask", "reset"):
             if transposed and name not in stated and getattr(run.options, name) is not None:
                 raise self._other_layout(f"{name} of the run that saved is", run, stated)
-        steps = steps_of(self._where, run, stated, self._same)
+        steps = steps_of(self._label, run, stated, self._same)
         arguments.update(steps)
         whole = {n: a for n, a in saved._whole.items() if n in self._known}
         if whole and transposed:
@@ -91,7 +91,7 @@ class DeviceRuns:
         for name, size in zip(run.dims, run.sizes, strict=True) if run else ():
             if dims.get(name, size) != size:
                 raise ArgumentError(
-                    f"{self._where}: arguments have {name} = {dims[name]}, but saved is of a run "
+                    f"{self._label}: arguments have {name} = {dims[name]}, but saved is of a run "
                     f"with {name} = {size}; pass the arguments and results of that run"
                 )
 
@@ -99,10 +99,10 @@ class DeviceRuns:
         for name, kept in run.scalars:
             if name not in self._defaults:
                 continue
-            given = as_scalar(self._where, name, arguments.get(name, kept), self._defaults[name])
+            given = as_scalar(self._label, name, arguments.get(name, kept), self._defaults[name])
             if not same_number(given, kept):
                 raise ArgumentError(
-                    f"{self._where}: {name} is {given!r}, but the run that saved had {kept!r}; "
+                    f"{self._label}: {name} is {given!r}, but the run that saved had {kept!r}; "
                     f"leave it out"
                 )
             arguments[name] = given
@@ -111,7 +111,7 @@ class DeviceRuns:
         """Raise ArgumentError for another array than that of a run: contents would take waiting."""
         if not same_place(given, own):
             raise ArgumentError(
-                f"{self._where}: {name} is another array than the run that saved had (contents on "
+                f"{self._label}: {name} is another array than the run that saved had (contents on "
                 f"a device are not compared); pass that one, or leave {name} out"
             )
         return True
@@ -119,6 +119,6 @@ class DeviceRuns:
     def _other_layout(self, what: str, run: ForwardRun, stated: Mapping[str, Any]) -> ArgumentError:
         own, called = run.options.batch_first, stated["batch_first"]
         return ArgumentError(
-            f"{self._where}: {what} laid out for batch_first={own}, expected as "
+            f"{self._label}: {what} laid out for batch_first={own}, expected as "
             f"batch_first={called} says; pass it transposed, or leave batch_first out"
         )

@@ -58,7 +58,7 @@ class DeviceOptions:
 
 
 def take_options(
-    where: str,
+    label: str,
     function: Function,
     outputs: Outputs,
     arguments: dict[str, object],
@@ -71,17 +71,17 @@ def take_options(
         return DeviceOptions({}, {"tier": TIERS[tier]})
     mine = [o for o in OF_OPTIONS if o.on_device and function.name in o.functions]
     chosen: dict[str, Any] = {o.name: arguments.pop(o.name, o.default) for o in mine}
-    options = stated = checked_options(where, chosen)
+    options = stated = checked_options(label, chosen)
     outputs.refuse_both(stated)
     if save:
         options = outputs.when_saving(stated)
     tables = {n: chosen[n] for n in TABLES if chosen[n] is not None}
     if tables and tier in ("whole", "fragments"):
         raise ArgumentError(
-            f"{where}: tier is {tier!r}, and all steps run in one launch only where every step "
+            f"{label}: tier is {tier!r}, and all steps run in one launch only where every step "
             f"is valid; leave out lengths, mask and reset, or use tier='steps'"
         )
-    _refuse_others(where, arguments)
+    _refuse_others(label, arguments)
     on_device = {member.name for member in device_members()}
     settings = {name: n for name, n in c_numbers(options).items() if name in on_device}
     return DeviceOptions(tables, {**settings, "tier": TIERS[tier]}, options, stated)
@@ -100,7 +100,7 @@ def tier_of_run(tier: str) -> str:
     return "together" if tier == AUTO else tier
 
 
-def _refuse_others(where: str, arguments: dict[str, object]) -> None:
+def _refuse_others(label: str, arguments: dict[str, object]) -> None:
     """Take options of the C kernels out of the arguments; only what asks for nothing passes."""
     for option in TABLE:
         name = option.name
@@ -108,7 +108,7 @@ def _refuse_others(where: str, arguments: dict[str, object]) -> None:
         value = None if is_own else arguments.pop(name, None)
         if value is not None and value is not False and not _is_default(option, value):
             raise ArgumentError(
-                f"{where}: {name} is an option of the C kernels that CUDA kernels do not have yet; "
+                f"{label}: {name} is an option of the C kernels that CUDA kernels do not have yet; "
                 f"leave it out, or use the C kernel: cellgen.load(...)"
             )
 
@@ -119,7 +119,7 @@ def _is_default(option: Option, value: object) -> bool:
 
 
 def check_tables(
-    where: str,
+    label: str,
     tables: Mapping[str, ArrayView],
     dims: Mapping[str, int],
     device: int,
@@ -134,13 +134,13 @@ def check_tables(
             order = slice(None, None, -1 if batch_first else 1)
             seen = view.shape[order] if len(view.shape) == 2 else view.shape
             raise ArgumentError(
-                f"{where}: {name} is {view.dtype} of shape {seen}, expected {dtypes[0]} of shape "
+                f"{label}: {name} is {view.dtype} of shape {seen}, expected {dtypes[0]} of shape "
                 f"({', '.join(axes[order])}) = {shape[order]}"
             )
         is_apart = len(axes) == 1 and not view.contiguous
         if view.device != device or is_apart:
             raise ArgumentError(
-                f"{where}: {name} is on device {view.device}"
+                f"{label}: {name} is on device {view.device}"
                 f"{' and not contiguous' if is_apart else ''}, expected "
                 f"{'a contiguous' if is_apart else 'an'} array on device {device}, where the other "
                 f"arrays are"
