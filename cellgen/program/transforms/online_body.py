@@ -116,7 +116,7 @@ class OnlineBody:
                 self.made[statement.target] = targets[expression]
             else:
                 targets[expression] = statement.target
-        read = {v for a in self._asked() for v in self.made.get(a, a).atoms(Value)}
+        read = {v for a in self._values_read() for v in self.made.get(a, a).atoms(Value)}
         pending = [Statement(target, expression) for expression, target in targets.items()]
         wanted = needed(pending, read, set())
         readers, kept, swap = readers_of(wanted), list[Statement](), dict[Expr, Expr]()
@@ -130,7 +130,9 @@ class OnlineBody:
 
     def _of_traces(self) -> list[Statement]:
         """Statements of the traces' program that are needed, diagonals of weights first."""
-        statements = needed(self.traces.statements, self._asked(), set(self.own) | set(self.made))
+        statements = needed(
+            self.traces.statements, self._values_read(), set(self.own) | set(self.made)
+        )
         read = {value for statement in statements for value in statement.operands}
         diagonals = self.traces.probed.diagonals
         own = [
@@ -143,17 +145,17 @@ class OnlineBody:
     def _read(self, statements: Iterable[Statement]) -> list[tuple[Value, Value]]:
         """Outputs whose gradients reach a parameter, each with what stands for its gradient."""
         values = {v for statement in statements for v in statement.expression.atoms(Value)}
-        values |= {v for a in self._asked() for v in self.made.get(a, a).atoms(Value)}
+        values |= {v for a in self._values_read() for v in self.made.get(a, a).atoms(Value)}
         return [(output, up) for output, up in self.traces.upstream.items() if up in values]
 
-    def _asked(self) -> set[Value]:
+    def _values_read(self) -> set[Value]:
         """Values of the traces' program that traces and gradients read."""
-        traces, asked = self.traces, set[Value]()
+        traces, values = self.traces, set[Value]()
         for trace in traces.traces:
             for slope in (*(s for _, _, s in trace.slopes), *(c.slope for c in trace.couplings)):
-                asked |= slope.atoms(Value)
+                values |= slope.atoms(Value)
         read = (*(place.probe for place in traces.places), *(t.state for t in traces.traces))
-        return asked | {traces.adjoints[value] for value in read if value in traces.adjoints}
+        return values | {traces.adjoints[value] for value in read if value in traces.adjoints}
 
     def _restored(self, statement: Statement) -> Expr:
         """An expression in values of the class body; operators take no numbers, and whole rows."""

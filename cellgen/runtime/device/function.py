@@ -113,34 +113,34 @@ class CudaFunction:
         that devices have them. Their arrays lie on the device, ``lengths`` of int64; a length
         outside 0 to T counts as the nearer of the two.
         """
-        asked = GivenCall(out, save, saved, stream, meant_tier(tier), graph, arguments)
-        call = self._recognition.see(asked)
+        request = GivenCall(out, save, saved, stream, meant_tier(tier), graph, arguments)
+        call = self._recognition.see(request)
         plan = None if call is None else self._plans.find(call.kind)
         if call is None or plan is None or call.bits % plan.itemsize:
-            call, plan = self._check(asked, call)
+            call, plan = self._check(request, call)
         try:
             return self._named(self._run(plan, call, graph), plan, call, save=bool(save))
         finally:
             call.lent.clear()
 
-    def _check(self, asked: GivenCall, seen: SeenCall | None) -> tuple[SeenCall, DevicePlan]:
+    def _check(self, request: GivenCall, seen: SeenCall | None) -> tuple[SeenCall, DevicePlan]:
         """Check a call, and plan it; what was ``seen`` of it is kept. Raises ArgumentError."""
-        label, function, graph = self.__qualname__, self.function, asked.graph
-        tier = accept.choice(label, "tier", asked.tier, TIERS)
-        save = accept.flag(label, "save", asked.save)
+        label, function, graph = self.__qualname__, self.function, request.graph
+        tier = accept.choice(label, "tier", request.tier, TIERS)
+        save = accept.flag(label, "save", request.save)
         if graph is not None and accept.flag(label, "graph", graph) and not function.team:
             raise ArgumentError(f"{label}: graph is an option of functions over time; leave it out")
-        arguments = {**asked.arguments}
-        kept, run = self._runs.take(arguments, asked.saved)
+        arguments = {**request.arguments}
+        kept, run = self._runs.take(arguments, request.saved)
         options = take_options(label, function, self._outputs, arguments, tier, save=save)
-        results = {} if asked.out is None else dict(take_out(label, self._results, asked.out))
+        results = {} if request.out is None else dict(take_out(label, self._results, request.out))
         if save and options.stated.every != 1:
             self._outputs.refuse_copies(results, options.stated)
         arguments |= kept  # after the options, whose names a value may have
         given: dict[str, object] = {n: a for n, a in arguments.items() if a is not None}
         scalars = {n: as_scalar(label, n, given.pop(n, d), d) for n, d in self._defaults.items()}
         check_names(label, function, given)
-        stream = stream_handle(asked.stream, given.values())
+        stream = stream_handle(request.stream, given.values())
         arrays = given | {f"out {n}": a for n, a in results.items()}
         arrays |= {f"option {n}": a for n, a in options.tables.items()}
         lent, views = list[object](), dict[str, ArrayView]()

@@ -201,15 +201,15 @@ def _directions(t: Together, halved: Together | None) -> Iterator[str]:
     """Say what two directions take, in turn and at once in half of the processors each."""
     if halved is None:
         return
-    asked = f"both directions at once, as {DIRECTIONS_VARIABLE}={BOTH} has it in PyTorch"
+    heading = f"both directions at once, as {DIRECTIONS_VARIABLE}={BOTH} has it in PyTorch"
     if halved.way:
         yield (
-            f"{asked}: {TOGETHER[int(halved.way)]}, {halved.ns / 1e3:.2f} us a step of both, in "
+            f"{heading}: {TOGETHER[int(halved.way)]}, {halved.ns / 1e3:.2f} us a step of both, in "
             f"turn {2 * t.ns / 1e3:.2f}, by the model; no device has timed it"
         )
     else:
         yield (
-            f"{asked}: no blocks stay in half of the processors; both are launched side by side, "
+            f"{heading}: no blocks stay in half of the processors; both are launched side by side, "
             f"of which the model knows no time"
         )
 

@@ -76,24 +76,24 @@ class Recognition:
         self._numbers = _NUMBERS if function.team else frozenset[str]()
         self._tables = frozenset(TABLES) if function.team else frozenset[str]()
 
-    def see(self, asked: GivenCall) -> SeenCall | None:
+    def see(self, request: GivenCall) -> SeenCall | None:
         """Look at a call; None for one that is unusual or may be wrong. Raises DeviceError."""
         try:
-            return self._see(asked)
+            return self._see(request)
         except DeviceError:  # of the driver, which may fail once
             raise
         except Exception:  # of whatever is wrong with it: the checks say so
             return None
 
-    def _see(self, asked: GivenCall) -> SeenCall | None:
-        how = (asked.save, asked.tier, asked.graph)
+    def _see(self, request: GivenCall) -> SeenCall | None:
+        how = (request.save, request.tier, request.graph)
         kind: list[object] = [*how]
         tables, given, scalars = dict[str, object](), dict[str, object](), {**self._defaults}
-        kept = self._kept(asked.saved, kind, tables)
-        results = self._results_of(asked.out)
+        kept = self._kept(request.saved, kind, tables)
+        results = self._results_of(request.out)
         if tuple(map(type, how)) not in _USUAL or kept is None or results is None:
             return None
-        for name, value in asked.arguments.items():
+        for name, value in request.arguments.items():
             if value is None or name in kept:
                 kind += (name, value is None)
             elif name in self._defaults:
@@ -104,21 +104,21 @@ class Recognition:
             else:
                 (tables if name in self._tables else given)[name] = value
         given |= kept
-        if self._is_odd(asked, scalars):
+        if self._is_odd(request, scalars):
             return None
-        return self._looked_at(asked.stream, kind, given, results, tables, scalars)
+        return self._looked_at(request.stream, kind, given, results, tables, scalars)
 
-    def _is_odd(self, asked: GivenCall, scalars: dict[str, float]) -> bool:
+    def _is_odd(self, request: GivenCall, scalars: dict[str, float]) -> bool:
         """Whether a call states what its forward run has; takes the scalars of that."""
-        run = asked.saved.run if isinstance(asked.saved, Saved) else None
+        run = request.saved.run if isinstance(request.saved, Saved) else None
         if run is None:
             return False
-        stated = {name for name, value in asked.arguments.items() if value is not None}
+        stated = {name for name, value in request.arguments.items() if value is not None}
         if not stated.isdisjoint((*self._takes, *TABLES)):
             return True
         for name, own in run.scalars:
             if name in self._defaults:
-                given = as_scalar(self._label, name, asked.arguments.get(name, own), None)
+                given = as_scalar(self._label, name, request.arguments.get(name, own), None)
                 if not same_number(given, own):
                     return True
                 scalars[name] = given
