@@ -51,13 +51,13 @@ class LayerCall:
 
 def last_of(made: LayerCall, name: str, *, is_state: bool) -> Array:
     """The output of each row's last step, (B, H): a state, or what that step shows."""
-    found: Array = getattr(made.result, f"{name}_last" if is_state else name)
+    output: Array = getattr(made.result, f"{name}_last" if is_state else name)
     if not is_state and made.shows_all:
-        at, over_time = _last_steps(made), found
+        at, over_time = _last_steps(made), output
         batch = made.shape[0 if made.options.get("batch_first") else 1]
-        found = np.zeros((batch, *over_time.shape[2:]), over_time.dtype)
-        found[at.rows] = over_time[at.place]
-    return found.reshape(len(found), math.prod(found.shape[1:]))
+        output = np.zeros((batch, *over_time.shape[2:]), over_time.dtype)
+        output[at.rows] = over_time[at.place]
+    return output.reshape(len(output), math.prod(output.shape[1:]))
 
 
 def at_last_step(
@@ -80,8 +80,8 @@ def at_last_step(
 
 def added(one: Array | float, other: Array | float) -> Array:
     """The sum of two gradients."""
-    found: Array = dense(one) + dense(other)
-    return found
+    total: Array = dense(one) + dense(other)
+    return total
 
 
 @dataclass(frozen=True)

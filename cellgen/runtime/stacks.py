@@ -115,8 +115,8 @@ class Layers(StreamedStack):
         self._input = inputs[reads or next(iter(inputs))]
         self._output = outputs[output or next(iter(outputs))]
         backward = kernel.functions.get("sequence_backward")
-        found = () if backward is None else backward.function.results
-        learned = frozenset(item.of for item in found)
+        results = () if backward is None else backward.function.results
+        learned = frozenset(item.of for item in results)
         self._given = StackedInputs(label, function, weights, self._input, learned)
         self._is_state = self._output.name in self._given.states
 
@@ -197,7 +197,7 @@ class Layers(StreamedStack):
             _check_upstream(label, d_output, run)
         nested = self._given.nested(label, "d_last", d_last)
         limits = {"window": window, "bp_lim": bp_lim}
-        found: list[list[Arrays]] = []
+        gradients: list[list[Arrays]] = []
         for calls, finals in zip(run.tape[::-1], nested[::-1], strict=True):
             one = []
             for place, (made, last) in enumerate(zip(calls, finals, strict=True)):
@@ -207,7 +207,7 @@ class Layers(StreamedStack):
                         made, self._output.name, part, last, is_state=self._is_state
                     )
                 one.append(self._gradients(made, part, last, limits))
-            found.insert(0, one)
+            gradients.insert(0, one)
             d_output = reduce(added, (each[self._input.name] for each in one))
         assert d_output is not None
         states = tuple(f"{name}_prev" for name in self._given.states)
@@ -215,15 +215,15 @@ class Layers(StreamedStack):
         unnamed = [
             a.name for a in self._given.items.values() if a.is_scalar
         ]  # where left at its default
-        for layer in _picked(run, found, "shared", unnamed):
+        for layer in _picked(run, gradients, "shared", unnamed):
             for each in layer:
                 for name, array in each.items():
                     d_shared[name] = added(d_shared[name], array) if name in d_shared else array
         return Gradients(
             d_output,
-            tuple(tuple({n: each[n] for n in states} for each in layer) for layer in found),
-            _picked(run, found, "weights"),
-            _picked(run, found, "inputs"),
+            tuple(tuple({n: each[n] for n in states} for each in layer) for layer in gradients),
+            _picked(run, gradients, "weights"),
+            _picked(run, gradients, "inputs"),
             d_shared,
         )
 
@@ -233,9 +233,11 @@ class Layers(StreamedStack):
         Whether it was this cell is known by what each call has saved.
         """
         mine = self._given.directions
-        found = [len(calls) for calls in run.tape] if isinstance(run, Run) else None
-        if found != mine:
-            text = type_name(run) if found is None else f"of layers with {found} directions"
+        directions = [len(calls) for calls in run.tape] if isinstance(run, Run) else None
+        if directions != mine:
+            text = (
+                type_name(run) if directions is None else f"of layers with {directions} directions"
+            )
             raise ArgumentError(
                 f"{label}: run is {text}, expected what forward(..., save=True) of these layers "
                 f"returned, with {mine} directions"
@@ -309,8 +311,8 @@ class Layers(StreamedStack):
         options = {n: v for n, v in made.options.items() if BACKWARD in ROWS[n].functions}
         arguments |= {**options, **limits, "saved": made.result.saved}
         result = _called(label, call, None, {**arguments, "threads": self.threads})
-        found = {item.of: getattr(result, item.name) for item in call.function.results}
-        return {**found, self._input.name: found[self._input.name].reshape(made.shape)}
+        gradients = {item.of: getattr(result, item.name) for item in call.function.results}
+        return {**gradients, self._input.name: gradients[self._input.name].reshape(made.shape)}
 
     def _part(
         self, d_output: Array | None, calls: Sequence[LayerCall], direction: int
@@ -359,12 +361,12 @@ def _limited(
     save: bool,
 ) -> dict[str, object]:
     """Give each layer and direction the same part of a limit in bytes, for the output it gives."""
-    limit, found = options.get("memory_limit") if save else None, dict[str, object]()
+    limit, each = options.get("memory_limit") if save else None, dict[str, object]()
     if limit is not None:
-        found["memory_limit"] = limit_bytes(label, limit) // max(sum(directions), 1)
+        each["memory_limit"] = limit_bytes(label, limit) // max(sum(directions), 1)
     if limit is not None or (save and options.get("checkpoint")):
-        found["outputs"] = (output,)
-    return found
+        each["outputs"] = (output,)
+    return each
 
 
 def _check_upstream(label: str, d_output: object, run: Run) -> None:
@@ -401,7 +403,7 @@ def _flat(array: Array) -> Array:
 
 
 def _picked(
-    run: Run, found: Sequence[Sequence[Arrays]], source: str, unnamed: Sequence[str] = ()
+    run: Run, gradients: Sequence[Sequence[Arrays]], source: str, unnamed: Sequence[str] = ()
 ) -> tuple[tuple[Arrays, ...], ...]:
     """The gradients of what was given in ``source``, nested by layer and direction.
 
@@ -417,5 +419,5 @@ def _picked(
             {name: each[name] for name in names(made) if name in each}
             for made, each in zip(calls, layer, strict=True)
         )
-        for calls, layer in zip(run.tape, found, strict=True)
+        for calls, layer in zip(run.tape, gradients, strict=True)
     )

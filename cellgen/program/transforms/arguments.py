@@ -50,10 +50,10 @@ def _gone_through(
     if isinstance(names, Iterable) and not isinstance(names, Mapping):
         try:
             return tuple(names)
-        except Exception as found:  # of what cannot be gone through, although it says so
+        except Exception as error:  # of what cannot be gone through, although it says so
             raise fault(
-                definition, function, f"{kind} cannot be gone through ({accept.reason(found)})"
-            ) from found
+                definition, function, f"{kind} cannot be gone through ({accept.reason(error)})"
+            ) from error
     raise fault(
         definition, function, f"{kind} is {accept.shown(names)}, expected names, in a tuple"
     )

@@ -108,7 +108,7 @@ class OwnUnits:
                     by = self._part_of(target, way, slope, way.at, way.axes[-1])
                 terms.setdefault(way, []).append(self.branches.product(by, own))
         self.ways[target] = {
-            way: self._named(target, way, sympy.Add(*found)) for way, found in terms.items()
+            way: self._named(target, way, sympy.Add(*summands)) for way, summands in terms.items()
         }
 
     def _parts(self, statement: Statement) -> Iterable[tuple[Way, Expr]]:

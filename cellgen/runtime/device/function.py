@@ -162,7 +162,7 @@ class CudaFunction:
         self,
         given: Mapping[str, object],
         results: Mapping[str, object],
-        found: dict[str, ArrayView],
+        by_label: dict[str, ArrayView],
         options: DeviceOptions,
         scalars: Mapping[str, float],
         tier: str,
@@ -171,7 +171,7 @@ class CudaFunction:
         """Check what a call was given. Raises ArgumentError."""
         label, first = self.__qualname__, options.chosen.batch_first
         library = self._kernel.library
-        views = {name: placed(label, name, view, library) for name, view in found.items()}
+        views = {name: placed(label, name, view, library) for name, view in by_label.items()}
         tables = {n: views.pop(f"option {n}") for n in options.tables}
         if first:
             tables = {n: v.swapped() for n, v in tables.items()}
@@ -230,27 +230,27 @@ class CudaFunction:
         """Make the results that a call forms, launch its kernels, and return every result."""
         kernel, library, device = self._kernel, self._kernel.library(), plan.device
         kernel.require_device(device)
-        found, addresses = dict(call.results), call.addresses
+        results, addresses = dict(call.results), call.addresses
         with library.on(device):
             like = next(iter(call.given.values()))
             made = make_like(like, plan.shapes, plan.element, device, library, call.stream)
             for name, array in zip(plan.fresh, made, strict=True):
-                found[name] = array
+                results[name] = array
                 addresses[f"out {name}"] = address_of_made(array)
             if plan.launch is not None:
                 ready = plan.launch.ready(kernel, addresses, call.scalars, call.stream)
                 wanted = None if graph is None and self.function.team else bool(graph)
                 launch(library, self.graphs, ready, wanted)
-        return found
+        return results
 
     def _named(
-        self, found: dict[str, object], plan: DevicePlan, call: SeenCall, *, save: bool
+        self, results: dict[str, object], plan: DevicePlan, call: SeenCall, *, save: bool
     ) -> Results:
         if self.function.name != FORWARD:
-            return tuple.__new__(self.result, [found.get(name) for name in self._fields])
+            return tuple.__new__(self.result, [results.get(name) for name in self._fields])
         made = None
         if save:
             options = with_tables(plan.options, **call.tables)
-            made = self._runs.keep(found, plan.dims, call.scalars, options)
-            found |= {n: shown_part(a, options) for n, a in made._whole.items()}
-        return tuple.__new__(self.result, [*(found.get(name) for name in self._fields), made])
+            made = self._runs.keep(results, plan.dims, call.scalars, options)
+            results |= {n: shown_part(a, options) for n, a in made._whole.items()}
+        return tuple.__new__(self.result, [*(results.get(name) for name in self._fields), made])

@@ -139,9 +139,9 @@ class Halves:
 
     def driver(self) -> Path:
         """The library that passes for the driver in the emulation."""
-        found = nvcc.emulator()
-        command = (*found.command, DRIVER_FLAG, "-Wl,-Bsymbolic")
-        compiler = nvcc.Compiler(command, found.version)
+        emulator = nvcc.emulator()
+        command = (*emulator.command, DRIVER_FLAG, "-Wl,-Bsymbolic")
+        compiler = nvcc.Compiler(command, emulator.version)
         return self._library("driver", compiler, nvcc.EMULATOR)[0]
 
     def _of_host(self, host: nvcc.Compiler, compiler: nvrtc.Nvrtc | None) -> nvcc.Compiler:
@@ -169,22 +169,22 @@ class Halves:
         halves = {one: self._library_entry("host", self._of_host(host, one), ()) for one in known}
         return tuple(sorted(known, key=lambda one: cache.find(halves[one]) is None))
 
-    def _library_entry(self, kind: str, found: nvcc.Compiler, linked: tuple[str, ...]) -> str:
-        key = self._key(found.version, shlex.join((*found.command, *linked)))
+    def _library_entry(self, kind: str, compiler: nvcc.Compiler, linked: tuple[str, ...]) -> str:
+        key = self._key(compiler.version, shlex.join((*compiler.command, *linked)))
         return f"{self.sources.name}_{kind}-{key}"
 
     def _library(
-        self, kind: str, found: nvcc.Compiler, tool: Tool, linked: tuple[str, ...] = ()
+        self, kind: str, compiler: nvcc.Compiler, tool: Tool, linked: tuple[str, ...] = ()
     ) -> tuple[Path, bool]:
         name = self.sources.name
-        entry = self._library_entry(kind, found, linked)
+        entry = self._library_entry(kind, compiler, linked)
 
         def make(place: Path) -> str:
             produced, end = f"{name}_{kind}.so", ("-x", "none", *linked, "-ldl")
             if kind == "host":
-                rounds = self._side_by_side(found, produced, end)
+                rounds = self._side_by_side(compiler, produced, end)
             else:
-                rounds = ((self._compiling(f"{name}.cu", found.command, produced, end),),)
+                rounds = ((self._compiling(f"{name}.cu", compiler.command, produced, end),),)
             steps.run(place, name, entry, rounds, tool)
             steps.require_loadable(place / produced, name, rounds[-1][0])
             return produced
@@ -192,19 +192,19 @@ class Halves:
         return cache.made(entry, self.sources.files, make)
 
     def _side_by_side(
-        self, found: nvcc.Compiler, produced: str, end: tuple[str, ...]
+        self, compiler: nvcc.Compiler, produced: str, end: tuple[str, ...]
     ) -> tuple[tuple[Step, ...], ...]:
         """Steps that compile each element type's functions by themselves, and the one that links.
 
         What headers define is in each; the linker keeps one of them.
         """
         file, compiled = f"{self.sources.name}.cu", []
-        command = tuple("-c" if flag == "-shared" else flag for flag in found.command)
+        command = tuple("-c" if flag == "-shared" else flag for flag in compiler.command)
         for store in CUDA_STORES:
             own = (*command, "-DCELLGEN_ONE_STORE", f"-DCELLGEN_ONE_STORE_{store.suffix}")
             compiled.append(self._compiling(file, own, f"{file}.{store.suffix}.o"))
         objects = tuple(step.product for step in compiled)
-        whole = (found.command[0], "-shared", *objects, "-o", produced, *end)
+        whole = (compiler.command[0], "-shared", *objects, "-o", produced, *end)
         return tuple(compiled), (Step(f"linking {produced}", whole, produced),)
 
     def _compiling(

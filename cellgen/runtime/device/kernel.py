@@ -129,10 +129,10 @@ class CudaKernel(ShownInNotebooks):
                 f"{self.name}: device {device} is not there, expected one of 0 to {count - 1}: "
                 f"{HINTS[101]}"
             )
-        found = library.capability(device)
-        if found < needed:
+        capability = library.capability(device)
+        if capability < needed:
             raise DeviceError(
-                f"{self.name}: device {device} has compute capability {found / 10}, expected "
+                f"{self.name}: device {device} has compute capability {capability / 10}, expected "
                 f"{needed / 10} or newer; use another device, or the C kernel: "
                 f"cellgen.load({self.name!r})"
             )

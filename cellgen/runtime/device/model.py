@@ -146,10 +146,10 @@ def choices(
         return tuple(_choice(kernel, f.function, sizes, dtype) for f in functions)
 
 
-def describe(device: Device, found: tuple[Choice, ...]) -> list[str]:
+def describe(device: Device, choices: tuple[Choice, ...]) -> list[str]:
     """Say what was chosen and why, one line each."""
     lines = [str(device)]
-    for choice in found:
+    for choice in choices:
         less = f", {choice.stepwise:,} step by step" if choice.launches != choice.stepwise else ""
         lines.append(f"  {choice.function}: {choice.taken}; {choice.launches:,} launches{less}")
         if choice.weighed is not None:
