@@ -49,30 +49,30 @@ class LayerCall:
         return shape[1 if self.last and not self.shows_all else 2 :]
 
 
-def last_of(made: LayerCall, name: str, *, is_state: bool) -> Array:
+def last_of(call: LayerCall, name: str, *, is_state: bool) -> Array:
     """The output of each row's last step, (B, H): a state, or what that step shows."""
-    output: Array = getattr(made.result, f"{name}_last" if is_state else name)
-    if not is_state and made.shows_all:
-        at, over_time = _last_steps(made), output
-        batch = made.shape[0 if made.options.get("batch_first") else 1]
+    output: Array = getattr(call.result, f"{name}_last" if is_state else name)
+    if not is_state and call.shows_all:
+        at, over_time = _last_steps(call), output
+        batch = call.shape[0 if call.options.get("batch_first") else 1]
         output = np.zeros((batch, *over_time.shape[2:]), over_time.dtype)
         output[at.rows] = over_time[at.place]
     return output.reshape(len(output), math.prod(output.shape[1:]))
 
 
 def at_last_step(
-    made: LayerCall, name: str, part: Array, last: Given, *, is_state: bool
+    call: LayerCall, name: str, part: Array, last: Given, *, is_state: bool
 ) -> tuple[Array | None, Given]:
     """Give the gradient of the last step alone as one of all steps, or of a final state."""
     if is_state:
-        own, state = last.get(name), getattr(made.result, f"{name}_last")
+        own, state = last.get(name), getattr(call.result, f"{name}_last")
         if own is not None and not (
             isinstance(own, np.ndarray) and (own.shape, own.dtype) == (state.shape, state.dtype)
         ):
             return None, last  # refused by the call that gets it, in words that name it
         return None, {**last, name: dense(part) if own is None else added(own, part)}
-    shown, at = getattr(made.result, name), _last_steps(made)
-    shape = shown.shape if made.shows_all else (*made.shape[:2], *shown.shape[1:])
+    shown, at = getattr(call.result, name), _last_steps(call)
+    shape = shown.shape if call.shows_all else (*call.shape[:2], *shown.shape[1:])
     spread = np.zeros(shape, shown.dtype)
     spread[at.place] = part[at.rows]
     return spread, last
@@ -92,9 +92,9 @@ class _LastSteps:
     place: tuple[Array, Array]
 
 
-def _last_steps(made: LayerCall) -> _LastSteps:
-    options, batch_first = made.options, bool(made.options.get("batch_first"))
-    batch, steps = made.shape[:2] if batch_first else made.shape[1::-1]
+def _last_steps(call: LayerCall) -> _LastSteps:
+    options, batch_first = call.options, bool(call.options.get("batch_first"))
+    batch, steps = call.shape[:2] if batch_first else call.shape[1::-1]
     if not batch:  # of however many steps
         nothing = np.empty(0, np.intp)
         return _LastSteps(nothing, (nothing, nothing))

@@ -166,7 +166,7 @@ class Layers(StreamedStack):
             tape.append(calls)
         last = tuple(
             tuple(
-                {n: getattr(made.result, f"{n}_last") for n in self._given.states} for made in calls
+                {n: getattr(call.result, f"{n}_last") for n in self._given.states} for call in calls
             )
             for calls in tape
         )
@@ -200,13 +200,13 @@ class Layers(StreamedStack):
         gradients: list[list[Arrays]] = []
         for calls, finals in zip(run.tape[::-1], nested[::-1], strict=True):
             one = []
-            for place, (made, last) in enumerate(zip(calls, finals, strict=True)):
+            for place, (call, last) in enumerate(zip(calls, finals, strict=True)):
                 part = self._part(d_output, calls, place)
-                if made.last and part is not None:
+                if call.last and part is not None:
                     part, last = at_last_step(
-                        made, self._output.name, part, last, is_state=self._is_state
+                        call, self._output.name, part, last, is_state=self._is_state
                     )
-                one.append(self._gradients(made, part, last, limits))
+                one.append(self._gradients(call, part, last, limits))
             gradients.insert(0, one)
             d_output = reduce(added, (each[self._input.name] for each in one))
         assert d_output is not None
@@ -243,10 +243,10 @@ class Layers(StreamedStack):
                 f"returned, with {mine} directions"
             )
         assert isinstance(run, Run)
-        for made in (made for calls in run.tape[::-1] for made in calls):
-            if getattr(made.result, "saved", None) is None:
+        for call in (call for calls in run.tape[::-1] for call in calls):
+            if getattr(call.result, "saved", None) is None:
                 raise ArgumentError(
-                    f"{made.label.replace('.forward', '.backward')}: the run holds nothing "
+                    f"{call.label.replace('.forward', '.backward')}: the run holds nothing "
                     f"saved, expected one of forward(..., save=True)"
                 )
 
@@ -263,7 +263,7 @@ class Layers(StreamedStack):
         last: bool,
     ) -> tuple[Array, tuple[LayerCall, ...]]:
         """Compute one layer in its directions; return what the next one reads."""
-        call = self.kernel.functions["sequence_forward"]
+        function = self.kernel.functions["sequence_forward"]
         count, calls, both = len(parts["weights"]), [], np.empty(0)
         for direction in range(count):
             place = f"{label}, direction {direction}" if count > 1 else label
@@ -281,38 +281,38 @@ class Layers(StreamedStack):
             chosen = {**options, "reverse": bool(direction) != bool(options.get("reverse", False))}
             given = {**arguments, **chosen, "save": save, "threads": self.threads}
             given |= {"last_only": True} if last else {}
-            result = _called(place, call, out, given)
+            result = _called(place, function, out, given)
             sources = {source: tuple(given) for source, given in own.items()}
             calls.append(LayerCall(place, x.shape, arguments, sources, chosen, result, last))
         name = self._output.name
         if last:
             return np.concatenate(
-                [last_of(made, name, is_state=self._is_state) for made in calls], axis=1
+                [last_of(call, name, is_state=self._is_state) for call in calls], axis=1
             ), tuple(calls)
         return _flat(both if count > 1 else getattr(result, self._output.name)), tuple(calls)
 
     def _gradients(
-        self, made: LayerCall, d_output: Array | None, d_last: Given, limits: Mapping[str, object]
+        self, call: LayerCall, d_output: Array | None, d_last: Given, limits: Mapping[str, object]
     ) -> Arrays:
         """Compute the gradients of one layer in one direction, by the names without ``d_``."""
-        call = self.kernel.functions["sequence_backward"]
-        label = made.label.replace(".forward", ".backward")
-        if f"d_{self._input.name}" not in {item.name for item in call.function.results}:
+        function = self.kernel.functions["sequence_backward"]
+        label = call.label.replace(".forward", ".backward")
+        if f"d_{self._input.name}" not in {item.name for item in function.function.results}:
             raise ArgumentError(
                 f"{label}: {self._input.name} is declared without gradient, expected one, which "
                 f"the layer below gets"
             )
-        takes = {item.name for item in call.function.arguments}
-        known = {**made.arguments, **made.result._asdict()}
+        takes = {item.name for item in function.function.arguments}
+        known = {**call.arguments, **call.result._asdict()}
         arguments: dict[str, object] = {n: a for n, a in known.items() if n in takes}
         if d_output is not None:
             arguments[f"d_{self._output.name}"] = d_output
         arguments |= {f"d_{name}_last": array for name, array in d_last.items()}
-        options = {n: v for n, v in made.options.items() if BACKWARD in ROWS[n].functions}
-        arguments |= {**options, **limits, "saved": made.result.saved}
-        result = _called(label, call, None, {**arguments, "threads": self.threads})
-        gradients = {item.of: getattr(result, item.name) for item in call.function.results}
-        return {**gradients, self._input.name: gradients[self._input.name].reshape(made.shape)}
+        options = {n: v for n, v in call.options.items() if BACKWARD in ROWS[n].functions}
+        arguments |= {**options, **limits, "saved": call.result.saved}
+        result = _called(label, function, None, {**arguments, "threads": self.threads})
+        gradients = {item.of: getattr(result, item.name) for item in function.function.results}
+        return {**gradients, self._input.name: gradients[self._input.name].reshape(call.shape)}
 
     def _part(
         self, d_output: Array | None, calls: Sequence[LayerCall], direction: int
@@ -320,8 +320,8 @@ class Layers(StreamedStack):
         """The share of one direction in the gradient of a layer's output, with its heads."""
         if d_output is None:
             return None
-        made, name = calls[direction], self._output.name
-        units = made.units(name)
+        call, name = calls[direction], self._output.name
+        units = call.units(name)
         width = math.prod(units)
         part: Array = d_output[..., direction * width : (direction + 1) * width]
         return part.reshape(*d_output.shape[:-1], *units)
@@ -361,12 +361,12 @@ def _limited(
     save: bool,
 ) -> dict[str, object]:
     """Give each layer and direction the same part of a limit in bytes, for the output it gives."""
-    limit, each = options.get("memory_limit") if save else None, dict[str, object]()
+    limit, shares = options.get("memory_limit") if save else None, dict[str, object]()
     if limit is not None:
-        each["memory_limit"] = limit_bytes(label, limit) // max(sum(directions), 1)
+        shares["memory_limit"] = limit_bytes(label, limit) // max(sum(directions), 1)
     if limit is not None or (save and options.get("checkpoint")):
-        each["outputs"] = (output,)
-    return each
+        shares["outputs"] = (output,)
+    return shares
 
 
 def _check_upstream(label: str, d_output: object, run: Run) -> None:
@@ -410,14 +410,14 @@ def _picked(
     And those of what no source gave, by the names of what need not be given.
     """
 
-    def names(made: LayerCall) -> list[str]:
-        given = {name for named in made.sources.values() for name in named}
-        return [*made.sources[source], *(name for name in unnamed if name not in given)]
+    def names(call: LayerCall) -> list[str]:
+        given = {name for named in call.sources.values() for name in named}
+        return [*call.sources[source], *(name for name in unnamed if name not in given)]
 
     return tuple(
         tuple(
-            {name: each[name] for name in names(made) if name in each}
-            for made, each in zip(calls, layer, strict=True)
+            {name: each[name] for name in names(call) if name in each}
+            for call, each in zip(calls, layer, strict=True)
         )
         for calls, layer in zip(run.tape, gradients, strict=True)
     )

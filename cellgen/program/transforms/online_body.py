@@ -36,8 +36,8 @@ from cellgen.program.transforms.traces import Trace, TraceGroup, Traces
 class OnlineBody:
     """The class body: gradients of the loss, traces, then their equations.
 
-    ``says`` begins its docstring; ``made`` tells what each value of the traces' program is in the
-    class body.
+    ``says`` begins its docstring; ``expressions`` are those in the class body of each value of the
+    traces' program.
     """
 
     def __init__(self, traces: Traces, says: str) -> None:
@@ -46,7 +46,7 @@ class OnlineBody:
         own = (*definition.declared, *(equation.target for equation in definition.equations))
         self.own = dict.fromkeys(own)
         self.names = Names([*(str(value.name) for value in own), *definition.aliases])
-        self.made: dict[Expr, Expr] = dict(traces.probed.restored)
+        self.expressions: dict[Expr, Expr] = dict(traces.probed.restored)
         self.before: dict[tuple[int, Value], Expr] = {}
         """Traces of the step before, by group and state."""
 
@@ -58,17 +58,17 @@ class OnlineBody:
         statements = self._planned()
         for output, upstream in self._read(statements):
             name = self.names.fresh(_named("grad", output), is_whole=True)
-            self.made[upstream] = self._stated(ns, name, Input(*output.shape[1:]))
+            self.expressions[upstream] = self._stated(ns, name, Input(*output.shape[1:]))
         names = self._declare(ns)
         for statement in statements:
             stem = re.sub("^d_", "back_", str(statement.target.name))
             stem = re.sub("__+", "_", stem).rstrip("_")
-            expression = without_rows(statement.expression.xreplace(self.made))
+            expression = without_rows(statement.expression.xreplace(self.expressions))
             if not isinstance(expression, Value):
                 expression = self._stated(ns, self.names.fresh(stem), expression)
-            self.made[statement.target] = expression
-        for value, expression in self.made.items():  # what is another value by another name
-            self.made[value] = self.made.get(expression, expression)
+            self.expressions[statement.target] = expression
+        for value, expression in self.expressions.items():  # what is another value by another name
+            self.expressions[value] = self.expressions.get(expression, expression)
         for trace, name in zip(traces.traces, names, strict=True):
             ns[name] = self._next_trace(trace)
         gradients = self._gradients(ns)
@@ -109,14 +109,14 @@ class OnlineBody:
         for statement in self._of_traces():
             expression = self._restored(statement)
             if expression.is_Number or isinstance(expression, Value):
-                self.made[statement.target] = self.made.get(expression, expression)
+                self.expressions[statement.target] = self.expressions.get(expression, expression)
             elif statement.target.role is Role.TEMPORARY:  # as the cell has it: one value, not two
-                self.made[statement.target] = expression
+                self.expressions[statement.target] = expression
             elif expression in targets:
-                self.made[statement.target] = targets[expression]
+                self.expressions[statement.target] = targets[expression]
             else:
                 targets[expression] = statement.target
-        read = {v for a in self._values_read() for v in self.made.get(a, a).atoms(Value)}
+        read = {v for a in self._values_read() for v in self.expressions.get(a, a).atoms(Value)}
         pending = [Statement(target, expression) for expression, target in targets.items()]
         wanted = needed(pending, read, set())
         readers, kept, swap = readers_of(wanted), list[Statement](), dict[Expr, Expr]()
@@ -131,12 +131,12 @@ class OnlineBody:
     def _of_traces(self) -> list[Statement]:
         """Statements of the traces' program that are needed, diagonals of weights first."""
         statements = needed(
-            self.traces.statements, self._values_read(), set(self.own) | set(self.made)
+            self.traces.statements, self._values_read(), set(self.own) | set(self.expressions)
         )
         read = {value for statement in statements for value in statement.operands}
         diagonals = self.traces.probed.diagonals
         own = [
-            Statement(value, diagonal(self.made.get(weight, weight)))
+            Statement(value, diagonal(self.expressions.get(weight, weight)))
             for weight, value in diagonals.items()
             if value in read
         ]
@@ -145,7 +145,7 @@ class OnlineBody:
     def _read(self, statements: Iterable[Statement]) -> list[tuple[Value, Value]]:
         """Outputs whose gradients reach a parameter, each with what stands for its gradient."""
         values = {v for statement in statements for v in statement.expression.atoms(Value)}
-        values |= {v for a in self._values_read() for v in self.made.get(a, a).atoms(Value)}
+        values |= {v for a in self._values_read() for v in self.expressions.get(a, a).atoms(Value)}
         return [(output, up) for output, up in self.traces.upstream.items() if up in values]
 
     def _values_read(self) -> set[Value]:
@@ -161,10 +161,10 @@ class OnlineBody:
         """An expression in values of the class body; operators take no numbers, and whole rows."""
         expression = statement.expression
         if not isinstance(expression, Apply):
-            return cast(Expr, expression.xreplace(self.made))
+            return cast(Expr, expression.xreplace(self.expressions))
         operands = []
         for operand in expression.operands:
-            flat = operand.xreplace(self.made)
+            flat = operand.xreplace(self.expressions)
             if without_rows(Apply(expression.op, (flat,), expression.attributes)) == flat:
                 return flat
             rows = B in shape_of(operand)
@@ -193,10 +193,12 @@ class OnlineBody:
             if coupling.axes != coupling.state.shape[1:]:
                 shape = (B, *trace_axes(group, coupling.axes))
                 before = Apply("reshape", (before,), shape)
-            slope = coupling.slope.xreplace(self.made)
+            slope = coupling.slope.xreplace(self.expressions)
             terms.append(self._along(group, self._in_parts(group, slope, state), state) * before)
         for place in group.places:
-            slopes = [(start, s.xreplace(self.made)) for p, start, s in trace.slopes if p == place]
+            slopes = [
+                (start, s.xreplace(self.expressions)) for p, start, s in trace.slopes if p == place
+            ]
             if not slopes:
                 continue
             slope = slopes[0][1] if not group.parts else self._joined(group, dict(slopes), state)
@@ -261,7 +263,7 @@ class OnlineBody:
 
     def _adjoint(self, value: Value) -> Expr:
         """The gradient of this step's loss by a value, with a row for each of the batch."""
-        adjoint = self.traces.adjoints[value].xreplace(self.made)
+        adjoint = self.traces.adjoints[value].xreplace(self.expressions)
         return adjoint if shape_of(adjoint) == value.shape else adjoint + self._zeros(value.shape)
 
     def _of_past(self, trace: Trace) -> Expr:

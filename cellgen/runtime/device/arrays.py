@@ -277,11 +277,11 @@ def make_like(
     return [DeviceArray(library, shape, dtype, device, stream) for shape in shapes]
 
 
-def address_of_made(made: Any) -> int:
+def address_of_result(result: Any) -> int:
     """Where a result of ``make_like`` lies."""
-    if type(made) is DeviceArray:
-        return made.pointer
-    return int(made.data_ptr() if hasattr(made, "data_ptr") else made.data.ptr)
+    if type(result) is DeviceArray:
+        return result.pointer
+    return int(result.data_ptr() if hasattr(result, "data_ptr") else result.data.ptr)
 
 
 class Tensors:

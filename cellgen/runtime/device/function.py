@@ -28,7 +28,7 @@ from cellgen.runtime.call.views import BYTES, ArrayView
 from cellgen.runtime.device.arrays import (
     SUFFIXES,
     Stream,
-    address_of_made,
+    address_of_result,
     look,
     make_like,
     placed,
@@ -63,9 +63,9 @@ class CudaFunction:
         self._defaults = {a.name: a.default for a in function.arguments if a.is_scalar}
         self._fields = tuple(item.name for item in function.results if not item.saved)
         self._results = tuple(item.name for item in function.results)
-        named = ((a.name, a) for a in function.arguments)
-        made = ((f"out {a.name}", a) for a in function.results)
-        self._over_time = {name for name, a in (*named, *made) if a.over_time}
+        arguments = ((a.name, a) for a in function.arguments)
+        results = ((f"out {a.name}", a) for a in function.results)
+        self._over_time = {name for name, a in (*arguments, *results) if a.over_time}
         extra = ("saved",) if function.name == FORWARD else ()
         self.result = result_class(function.name, (*self._fields, *extra))
         self._outputs = Outputs(self.__qualname__, function)
@@ -147,9 +147,9 @@ class CudaFunction:
         for name, array in arrays.items():
             known = None if seen is None else seen.views.get(name)
             views[name] = known or look(label, name, array, stream, lent)
-        made = self._checked(given, results, views, options, scalars, tier, stream)
-        self._runs.check(run, made.checked.dims)
-        plan = self._planned(made, options, results, save=save)
+        device_call = self._checked(given, results, views, options, scalars, tier, stream)
+        self._runs.check(run, device_call.checked.dims)
+        plan = self._planned(device_call, options, results, save=save)
         if seen is not None:
             self._plans.keep(seen.kind, plan)
             return seen, plan
@@ -233,10 +233,10 @@ class CudaFunction:
         results, addresses = dict(call.results), call.addresses
         with library.on(device):
             like = next(iter(call.given.values()))
-            made = make_like(like, plan.shapes, plan.element, device, library, call.stream)
-            for name, array in zip(plan.fresh, made, strict=True):
+            arrays = make_like(like, plan.shapes, plan.element, device, library, call.stream)
+            for name, array in zip(plan.fresh, arrays, strict=True):
                 results[name] = array
-                addresses[f"out {name}"] = address_of_made(array)
+                addresses[f"out {name}"] = address_of_result(array)
             if plan.launch is not None:
                 ready = plan.launch.ready(kernel, addresses, call.scalars, call.stream)
                 wanted = None if graph is None and self.function.team else bool(graph)
@@ -248,9 +248,9 @@ class CudaFunction:
     ) -> Results:
         if self.function.name != FORWARD:
             return tuple.__new__(self.result, [results.get(name) for name in self._fields])
-        made = None
+        saved = None
         if save:
             options = with_tables(plan.options, **call.tables)
-            made = self._runs.keep(results, plan.dims, call.scalars, options)
-            results |= {n: shown_part(a, options) for n, a in made._whole.items()}
-        return tuple.__new__(self.result, [*(results.get(name) for name in self._fields), made])
+            saved = self._runs.keep(results, plan.dims, call.scalars, options)
+            results |= {n: shown_part(a, options) for n, a in saved._whole.items()}
+        return tuple.__new__(self.result, [*(results.get(name) for name in self._fields), saved])

@@ -188,18 +188,18 @@ class Graphs:
             library, call.device, call.stream, call.size
         )
         ffi, lib = library.ffi, library.lib
-        made, nodes = ffi.new("void **"), ffi.new("int64_t *")
+        handle, nodes = ffi.new("void **"), ffi.new("int64_t *")
         code = lib.cellgen_cuda_graph_begin(stream)
         if not code:
             code = call.run(int(ffi.cast("uintptr_t", stream)), workspace.address)
-            ended = lib.cellgen_cuda_graph_end(stream, made, nodes)
+            ended = lib.cellgen_cuda_graph_end(stream, handle, nodes)
             code = code or ended
         if not code and (wanted or nodes[0] >= FEWEST):
-            graph = CapturedGraph(library, made[0], workspace)
+            graph = CapturedGraph(library, handle[0], workspace)
             self._graphs[call.key] = graph
             return graph
         self._seen[call.key] = False
-        lib.cellgen_cuda_graph_destroy(made[0])
+        lib.cellgen_cuda_graph_destroy(handle[0])
         if code and wanted:
             raise call.fault(
                 f"its kernels cannot be captured in a CUDA graph: {library.error(code)}; pass "
@@ -210,11 +210,11 @@ class Graphs:
     def _stream(self, library: GraphLibrary, call: Launch) -> object:
         """The stream to capture on."""
         if call.device not in self._streams:
-            made = library.ffi.new("void **")
-            code = library.lib.cellgen_cuda_stream_create(made)
+            handle = library.ffi.new("void **")
+            code = library.lib.cellgen_cuda_stream_create(handle)
             if code:
                 raise call.fault(f"making a stream to capture on: {library.error(code)}")
-            self._streams[call.device] = made[0]
+            self._streams[call.device] = handle[0]
         return self._streams[call.device]
 
 

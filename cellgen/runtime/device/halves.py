@@ -130,12 +130,12 @@ class Halves:
         host = nvcc.cxx(may_recall=True)
         # linked, so that what proofs ask of the emulation is asked of this library
         linked = ("-Wl,--no-as-needed", str(self.driver())) if self.emulated else ()
-        made, cached = self._library("host", self._of_host(host, compiler), nvcc.HOST, linked)
+        path, cached = self._library("host", self._of_host(host, compiler), nvcc.HOST, linked)
         if compiler is not None:
             remembered.keep(remembered.CXX, host.facts, is_new=not cached)
             remembered.keep_release(remembered.NVRTC, compiler.facts, is_new=not cached)
             remembered.keep(remembered.WAY, {"way": remembered.NVRTC}, is_new=not cached)
-        return Built(made, cached, time.perf_counter() - start)
+        return Built(path, cached, time.perf_counter() - start)
 
     def driver(self) -> Path:
         """The library that passes for the driver in the emulation."""

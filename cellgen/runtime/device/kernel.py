@@ -146,12 +146,12 @@ class CudaKernel(ShownInNotebooks):
         library = self.library()
         self.require_device(device)
         with library.on(device):
-            made = DeviceArray(library, values.shape, name, device, stream)
+            array = DeviceArray(library, values.shape, name, device, stream)
             with np.errstate(over="ignore"):  # what float16 has no number for is infinite
                 host = np.ascontiguousarray(values, np.float32 if name == "bfloat16" else name)
             host = to_bfloat16(host) if name == "bfloat16" else host
-            library.write(made.pointer, host, made.bytes, stream)
-        return made
+            library.write(array.pointer, host, array.bytes, stream)
+        return array
 
     def number(self, address: float, dtype: str, device: int, stream: int) -> float:
         """Read a number of the arithmetic of elements of a type, which waits for the stream.
