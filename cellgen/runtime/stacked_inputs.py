@@ -49,12 +49,12 @@ class StackedInputs:
         self._input, self._learned = reads, learned
         self.directions = self._check_weights(label, weights)
 
-    def nested(self, label: str, name: str, given: Nested | None) -> Nested:
+    def nested(self, label: str, name: str, values: Nested | None) -> Nested:
         """What is given for each layer and direction: nothing where it was left out."""
         shape = self.directions
-        if given is None:
+        if values is None:
             return [[{} for _ in range(count)] for count in shape]
-        nested = _by_layer(label, name, given)
+        nested = _by_layer(label, name, values)
         if [len(layer) for layer in nested] != shape:
             raise ArgumentError(
                 f"{label}: {name} is nested as {[len(layer) for layer in nested]}, expected "
@@ -62,12 +62,12 @@ class StackedInputs:
             )
         return nested
 
-    def first(self, label: str, given: Nested | None) -> Nested:
+    def first(self, label: str, states: Nested | None) -> Nested:
         """Initial states by their names, ``h_prev``, where some have those of final states, ``h``.
 
         Raises ArgumentError where a state is given twice.
         """
-        nested = self.nested(label, "states", given)
+        nested = self.nested(label, "states", states)
         for layer in nested:
             for own in layer:
                 for name in self.states:
@@ -131,8 +131,8 @@ class StackedInputs:
         """Everything that one call is given but its x and initial states that were left out."""
         merged: dict[str, Array | float] = {}
         origins = {self._input.name: "x"}
-        for source, given in parts.items():
-            for name, value in given.items():
+        for source, values in parts.items():
+            for name, value in values.items():
                 if name in origins:
                     raise ArgumentError(
                         f"{label}: {name} is given in {source} and as {origins[name]}, expected "
@@ -193,14 +193,14 @@ class StackedInputs:
         return {item.name: np.full(lengths(item, dims), item.initial, dtype) for item in missing}
 
 
-def _by_layer(label: str, name: str, given: object) -> list[list[dict[str, Array | float]]]:
+def _by_layer(label: str, name: str, value: object) -> list[list[dict[str, Array | float]]]:
     """What is given by name, for each layer and direction. Raises ArgumentError.
 
     The values are looked at where they are used.
     """
     nested: list[list[dict[str, Array | float]]] = []
     place = f"{name}[layer][direction]"
-    for index, layer in enumerate(accept.items(label, name, given, f"a list: {place}")):
+    for index, layer in enumerate(accept.items(label, name, value, f"a list: {place}")):
         if isinstance(layer, Mapping):
             raise ArgumentError(
                 f"{label}: {name} has a dict for a layer: layer {index} is a dict, expected a list "

@@ -41,11 +41,11 @@ class LayerCall:
 
     def units(self, name: str) -> tuple[int, ...]:
         """The shape of one row of an output at one step."""
-        shown = getattr(self.result, name)
-        if shown is None:
+        output = getattr(self.result, name)
+        if output is None:
             last: Array = getattr(self.result, f"{name}_last")
             return last.shape[1:]
-        shape: tuple[int, ...] = shown.shape
+        shape: tuple[int, ...] = output.shape
         return shape[1 if self.last and not self.shows_all else 2 :]
 
 
@@ -71,9 +71,9 @@ def at_last_step(
         ):
             return None, last  # refused by the call that gets it, in words that name it
         return None, {**last, name: dense(part) if own is None else added(own, part)}
-    shown, at = getattr(call.result, name), _last_steps(call)
-    shape = shown.shape if call.shows_all else (*call.shape[:2], *shown.shape[1:])
-    spread = np.zeros(shape, shown.dtype)
+    output, at = getattr(call.result, name), _last_steps(call)
+    shape = output.shape if call.shows_all else (*call.shape[:2], *output.shape[1:])
+    spread = np.zeros(shape, output.dtype)
     spread[at.place] = part[at.rows]
     return spread, last
 

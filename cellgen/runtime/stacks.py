@@ -117,8 +117,8 @@ class Layers(StreamedStack):
         backward = kernel.functions.get("sequence_backward")
         results = () if backward is None else backward.function.results
         learned = frozenset(item.of for item in results)
-        self._given = StackedInputs(label, function, weights, self._input, learned)
-        self._is_state = self._output.name in self._given.states
+        self._operands = StackedInputs(label, function, weights, self._input, learned)
+        self._is_state = self._output.name in self._operands.states
 
     @named_in_memory_errors(_layers_of)
     def forward(
@@ -147,18 +147,18 @@ class Layers(StreamedStack):
         label = f"Layers({self.kernel.name}).forward"
         accept.flag(label, "save", save)
         _check_options(label, options, self.kernel.interface.jumps)
-        options |= _limited(label, options, self._given.directions, self._output.name, save=save)
+        options |= _limited(label, options, self._operands.directions, self._output.name, save=save)
         common = {} if shared is None else accept.names(label, "shared", shared, "arrays")
-        given: dict[str, Nested] = {
+        sources: dict[str, Nested] = {
             "weights": self.weights,
-            "states": self._given.first(label, states),
-            "inputs": self._given.nested(label, "inputs", inputs),
+            "states": self._operands.first(label, states),
+            "inputs": self._operands.nested(label, "inputs", inputs),
             "shared": [[common for _ in layer] for layer in self.weights],  # type: ignore[misc]
         }
         tape = []
         last_only = bool(options.pop("last_only", False))
         for index in range(len(self.weights)):
-            parts = {source: nested[index] for source, nested in given.items()}
+            parts = {source: nested[index] for source, nested in sources.items()}
             is_last = index == len(self.weights) - 1
             own = {n: v for n, v in options.items() if is_last or ROWS[n].layers == ALL_LAYERS}
             how = {"save": save, "last": last_only and is_last}
@@ -166,7 +166,8 @@ class Layers(StreamedStack):
             tape.append(calls)
         last = tuple(
             tuple(
-                {n: getattr(call.result, f"{n}_last") for n in self._given.states} for call in calls
+                {n: getattr(call.result, f"{n}_last") for n in self._operands.states}
+                for call in calls
             )
             for calls in tape
         )
@@ -195,7 +196,7 @@ class Layers(StreamedStack):
         self._require_run(label, run)
         if d_output is not None:
             _check_upstream(label, d_output, run)
-        nested = self._given.nested(label, "d_last", d_last)
+        nested = self._operands.nested(label, "d_last", d_last)
         limits = {"window": window, "bp_lim": bp_lim}
         gradients: list[list[Arrays]] = []
         for calls, finals in zip(run.tape[::-1], nested[::-1], strict=True):
@@ -210,10 +211,10 @@ class Layers(StreamedStack):
             gradients.insert(0, one)
             d_output = reduce(added, (each[self._input.name] for each in one))
         assert d_output is not None
-        states = tuple(f"{name}_prev" for name in self._given.states)
+        states = tuple(f"{name}_prev" for name in self._operands.states)
         d_shared: Arrays = {}
         unnamed = [
-            a.name for a in self._given.items.values() if a.is_scalar
+            a.name for a in self._operands.items.values() if a.is_scalar
         ]  # where left at its default
         for layer in _picked(run, gradients, "shared", unnamed):
             for each in layer:
@@ -232,7 +233,7 @@ class Layers(StreamedStack):
 
         Whether it was this cell is known by what each call has saved.
         """
-        mine = self._given.directions
+        mine = self._operands.directions
         directions = [len(calls) for calls in run.tape] if isinstance(run, Run) else None
         if directions != mine:
             text = (
@@ -267,22 +268,22 @@ class Layers(StreamedStack):
         count, calls, both = len(parts["weights"]), [], np.empty(0)
         for direction in range(count):
             place = f"{label}, direction {direction}" if count > 1 else label
-            own = {source: given[direction] for source, given in parts.items()}
-            arguments = self._given.merged(place, own)
-            arguments[self._input.name] = self._given.with_heads(place, x, arguments)
-            dims = self._given.dims(place, arguments, options)
-            arguments |= self._given.first_states(arguments, dims, x.dtype)
+            own = {source: layer[direction] for source, layer in parts.items()}
+            arguments = self._operands.merged(place, own)
+            arguments[self._input.name] = self._operands.with_heads(place, x, arguments)
+            dims = self._operands.dims(place, arguments, options)
+            arguments |= self._operands.first_states(arguments, dims, x.dtype)
             halves = count > 1 and not last
             if not direction and halves:
-                shown = (dims["T"] // int(options.get("every", 1)), dims["B"])  # type: ignore[call-overload]
-                rows = shown[::-1] if options.get("batch_first") else shown
+                shape = (dims["T"] // int(options.get("every", 1)), dims["B"])  # type: ignore[call-overload]
+                rows = shape[::-1] if options.get("batch_first") else shape
                 both = np.empty((*rows, count, *lengths(self._output, dims)[2:]), x.dtype)
             out = {self._output.name: both[:, :, direction]} if halves else None
             chosen = {**options, "reverse": bool(direction) != bool(options.get("reverse", False))}
-            given = {**arguments, **chosen, "save": save, "threads": self.threads}
-            given |= {"last_only": True} if last else {}
-            result = _called(place, function, out, given)
-            sources = {source: tuple(given) for source, given in own.items()}
+            keywords = {**arguments, **chosen, "save": save, "threads": self.threads}
+            keywords |= {"last_only": True} if last else {}
+            result = _called(place, function, out, keywords)
+            sources = {source: tuple(values) for source, values in own.items()}
             calls.append(LayerCall(place, x.shape, arguments, sources, chosen, result, last))
         name = self._output.name
         if last:
@@ -411,8 +412,8 @@ def _picked(
     """
 
     def names(call: LayerCall) -> list[str]:
-        given = {name for named in call.sources.values() for name in named}
-        return [*call.sources[source], *(name for name in unnamed if name not in given)]
+        known = {name for named in call.sources.values() for name in named}
+        return [*call.sources[source], *(name for name in unnamed if name not in known)]
 
     return tuple(
         tuple(

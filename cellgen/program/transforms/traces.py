@@ -147,7 +147,7 @@ class Traces:
 
     def _mixed(self, new: Value, source: Value, statement: Statement | None) -> DeclarationError:
         parameter = {p.probe: str(p.parameter.name) for p in self.places}.get(source)
-        place = f" (`{self._shown(statement)}`)" if statement is not None else ""
+        place = f" (`{self._text_of(statement)}`)" if statement is not None else ""
         leave = f"leave {parameter} out of by=, or " if parameter else ""
         return DeclarationError(
             f"online({self.definition.class_name}): units of {new} read other units of "
@@ -157,7 +157,7 @@ class Traces:
             code="declaration.online",
         )
 
-    def _shown(self, statement: Statement) -> str:
+    def _text_of(self, statement: Statement) -> str:
         swap = dict(self.probed.restored)
         definitions = self.program.definitions
         for operand in statement.operands:

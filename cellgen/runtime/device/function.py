@@ -137,17 +137,17 @@ class CudaFunction:
         if save and options.stated.every != 1:
             self._outputs.refuse_copies(results, options.stated)
         arguments |= kept  # after the options, whose names a value may have
-        given: dict[str, object] = {n: a for n, a in arguments.items() if a is not None}
-        scalars = {n: as_scalar(label, n, given.pop(n, d), d) for n, d in self._defaults.items()}
-        check_names(label, function, given)
-        stream = stream_handle(request.stream, given.values())
-        arrays = given | {f"out {n}": a for n, a in results.items()}
+        operands: dict[str, object] = {n: a for n, a in arguments.items() if a is not None}
+        scalars = {n: as_scalar(label, n, operands.pop(n, d), d) for n, d in self._defaults.items()}
+        check_names(label, function, operands)
+        stream = stream_handle(request.stream, operands.values())
+        arrays = operands | {f"out {n}": a for n, a in results.items()}
         arrays |= {f"option {n}": a for n, a in options.tables.items()}
         lent, views = list[object](), dict[str, ArrayView]()
         for name, array in arrays.items():
             known = None if seen is None else seen.views.get(name)
             views[name] = known or look(label, name, array, stream, lent)
-        device_call = self._checked(given, results, views, options, scalars, tier, stream)
+        device_call = self._checked(operands, results, views, options, scalars, tier, stream)
         self._runs.check(run, device_call.checked.dims)
         plan = self._planned(device_call, options, results, save=save)
         if seen is not None:
@@ -155,12 +155,12 @@ class CudaFunction:
             return seen, plan
         addresses = {name: view.pointer for name, view in views.items()}
         tables = dict(options.tables)
-        call = SeenCall((), stream, addresses, 0, given, results, tables, scalars, {}, lent)
+        call = SeenCall((), stream, addresses, 0, operands, results, tables, scalars, {}, lent)
         return call, plan
 
     def _checked(
         self,
-        given: Mapping[str, object],
+        operands: Mapping[str, object],
         results: Mapping[str, object],
         by_label: dict[str, ArrayView],
         options: DeviceOptions,
@@ -178,7 +178,7 @@ class CudaFunction:
             views.update((n, v.swapped()) for n, v in views.items() if n in self._over_time)
         function = of_steps(self.function, options.chosen)
         checked = check_call(
-            label, function, given, results, lambda *look: views[look[2]], tuple(SUFFIXES)
+            label, function, operands, results, lambda *look: views[look[2]], tuple(SUFFIXES)
         )
         refuse_overflow(label, self.function, checked.dims, BYTES[checked.element])
         if tier == "fragments" and checked.element not in ON_UNITS:
@@ -232,7 +232,7 @@ class CudaFunction:
         kernel.require_device(device)
         results, addresses = dict(call.results), call.addresses
         with library.on(device):
-            like = next(iter(call.given.values()))
+            like = next(iter(call.operands.values()))
             arrays = make_like(like, plan.shapes, plan.element, device, library, call.stream)
             for name, array in zip(plan.fresh, arrays, strict=True):
                 results[name] = array

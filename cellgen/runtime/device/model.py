@@ -229,7 +229,7 @@ def _products(t: Together) -> Iterator[str]:
 
 def _choice(kernel: CudaKernel, function: Function, sizes: Mapping[str, int], dtype: str) -> Choice:
     library, lengths = kernel.library(), dict(sizes)
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         a.name: DeviceArray(library, tuple(axis_length(n, lengths) for n in a.shape), dtype, 0, 0)
         for a in function.arguments
         if not a.is_scalar
@@ -239,7 +239,7 @@ def _choice(kernel: CudaKernel, function: Function, sizes: Mapping[str, int], dt
     def launched(tier: str) -> int:
         """Launches of a call."""
         before = int(lib.cellgen_emulation_count(LAUNCHED))
-        kernel.functions[function.name](**given, graph=False, tier=tier)
+        kernel.functions[function.name](**arguments, graph=False, tier=tier)
         return int(lib.cellgen_emulation_count(LAUNCHED)) - before
 
     def weighed_as(kind: type[Told], tell: Callable[..., int]) -> Told | None:

@@ -48,7 +48,7 @@ class SeenCall(NamedTuple):
     """A call by its ``kind``, and what its kind leaves open.
 
     ``addresses`` are those of arrays by label, ``bits`` all that are set in any address of an
-    array of numbers. ``given`` are the arrays, ``results`` those of ``out``, ``tables`` those of
+    array of numbers. ``operands`` are the arrays, ``results`` those of ``out``, ``tables`` those of
     options. ``views`` are of arrays that were lent; they stay so while ``lent`` lives.
     """
 
@@ -56,7 +56,7 @@ class SeenCall(NamedTuple):
     stream: int
     addresses: dict[str, int]
     bits: int
-    given: Mapping[str, object]
+    operands: Mapping[str, object]
     results: Mapping[str, object]
     tables: Mapping[str, object]
     scalars: Mapping[str, float]
@@ -88,7 +88,7 @@ class Recognition:
     def _see(self, request: GivenCall) -> SeenCall | None:
         how = (request.save, request.tier, request.graph)
         kind: list[object] = [*how]
-        tables, given, scalars = dict[str, object](), dict[str, object](), {**self._defaults}
+        tables, operands, scalars = dict[str, object](), dict[str, object](), {**self._defaults}
         kept = self._kept(request.saved, kind, tables)
         results = self._results_of(request.out)
         if tuple(map(type, how)) not in _USUAL or kept is None or results is None:
@@ -102,11 +102,11 @@ class Recognition:
             elif name in self._numbers and _is_plain(value):
                 kind += (name, type(value), value)
             else:
-                (tables if name in self._tables else given)[name] = value
-        given |= kept
+                (tables if name in self._tables else operands)[name] = value
+        operands |= kept
         if self._is_odd(request, scalars):
             return None
-        return self._looked_at(request.stream, kind, given, results, tables, scalars)
+        return self._looked_at(request.stream, kind, operands, results, tables, scalars)
 
     def _is_odd(self, request: GivenCall, scalars: dict[str, float]) -> bool:
         """Whether a call states what its forward run has; takes the scalars of that."""
@@ -118,10 +118,10 @@ class Recognition:
             return True
         for name, own in run.scalars:
             if name in self._defaults:
-                given = as_scalar(self._label, name, request.arguments.get(name, own), None)
-                if not same_number(given, own):
+                value = as_scalar(self._label, name, request.arguments.get(name, own), None)
+                if not same_number(value, own):
                     return True
-                scalars[name] = given
+                scalars[name] = value
         return False
 
     def _kept(
@@ -154,16 +154,16 @@ class Recognition:
         self,
         stream: Stream,
         kind: list[object],
-        given: dict[str, object],
+        operands: dict[str, object],
         results: dict[str, object],
         tables: dict[str, object],
         scalars: dict[str, float],
     ) -> SeenCall:
         """Look at arrays: where they are, and all else that checks depend on."""
-        handle = stream_handle(stream, given.values())
+        handle = stream_handle(stream, operands.values())
         tensors, addresses, bits = Tensors(handle), dict[str, int](), 0
         views, lent = dict[str, ArrayView](), list[object]()
-        labelled = [*given.items(), *((f"out {name}", array) for name, array in results.items())]
+        labelled = [*operands.items(), *((f"out {name}", array) for name, array in results.items())]
         count = len(labelled)
         labelled += ((f"option {name}", array) for name, array in tables.items())
         for number, (label, array) in enumerate(labelled):
@@ -183,7 +183,7 @@ class Recognition:
             if number < count:
                 bits |= address
         return SeenCall(
-            tuple(kind), handle, addresses, bits, given, results, tables, scalars, views, lent
+            tuple(kind), handle, addresses, bits, operands, results, tables, scalars, views, lent
         )
 
 

@@ -99,17 +99,17 @@ class DeviceRuns:
         for name, kept in run.scalars:
             if name not in self._defaults:
                 continue
-            given = as_scalar(self._label, name, arguments.get(name, kept), self._defaults[name])
-            if not same_number(given, kept):
+            value = as_scalar(self._label, name, arguments.get(name, kept), self._defaults[name])
+            if not same_number(value, kept):
                 raise ArgumentError(
-                    f"{self._label}: {name} is {given!r}, but the run that saved had {kept!r}; "
+                    f"{self._label}: {name} is {value!r}, but the run that saved had {kept!r}; "
                     f"leave it out"
                 )
-            arguments[name] = given
+            arguments[name] = value
 
-    def _same(self, name: str, given: object, own: object) -> bool:
+    def _same(self, name: str, value: object, own: object) -> bool:
         """Raise ArgumentError for another array than that of a run: contents would take waiting."""
-        if not same_place(given, own):
+        if not same_place(value, own):
             raise ArgumentError(
                 f"{self._label}: {name} is another array than the run that saved had (contents on "
                 f"a device are not compared); pass that one, or leave {name} out"
