@@ -203,6 +203,23 @@ def test_ties_go_to_the_first_argument_and_kinks_have_derivative_zero() -> None:
     assert slope_at(hard_sigmoid, 3) == [1 / 6]
 
 
+def test_every_row_whose_derivative_jumps_says_so() -> None:
+    """Proofs keep away from kinks, and branches are sought, where a row says that it has some."""
+
+    def compares(name: str) -> bool:
+        function = POINTWISE[name]
+        values = [Value(f"x_{k}", (H,), Role.INPUT, order=k) for k in range(function.row.arity)]
+        slopes = [from_sympy(d(function(*values), *values)) for d in function.row.derivatives]
+        called = {node.row.name for slope in slopes for node in slope.atoms(Pointwise)}
+        return not called.isdisjoint({"gt", "ge", "lt", "le", "sign"})
+
+    kinked = {name for name, function in POINTWISE.items() if function.row.kinks}
+    comparing = {name for name in POINTWISE if compares(name)}
+    assert comparing - kinked == {"pow", "atan2"}  # where both sides agree, or nothing is defined
+    jumping = {"gt", "ge", "lt", "le", "sign", "floor", "round", "where", "clip_straight_through"}
+    assert kinked - comparing == jumping  # themselves
+
+
 def test_both_gradients_of_clip() -> None:
     def exact(x: Expr) -> Expr:
         return clip(x, -1, 1)
