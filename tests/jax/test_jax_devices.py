@@ -106,12 +106,11 @@ def test_gradients_within_shard_map_are_of_all_rows() -> None:
         jnp.array([1.0, 2.0])
     )
     rows = PartitionSpec(None, "rows"), PartitionSpec("rows")
-    for one in (along, twice, grad):
-        run = jax.shard_map(
-            one, mesh=mesh(), in_specs=(PartitionSpec(), *rows), out_specs=PartitionSpec()
-        )
-        near(jax.jit(run)(params, x, lengths), jax.jit(one)(params, x, lengths))
-    near(run(params, x, lengths), grad(params, x, lengths))  # outside of a program
+    every = lambda *given: (along(*given), twice(*given), grad(*given))
+    where = {"mesh": mesh(), "in_specs": (PartitionSpec(), *rows), "out_specs": PartitionSpec()}
+    given = params, x, lengths
+    near(jax.jit(jax.shard_map(every, **where))(*given), jax.jit(every)(*given))
+    near(jax.shard_map(grad, **where)(*given), grad(*given))  # outside of a program
 
 
 def test_shard_map_over_some_axes_of_a_mesh() -> None:

@@ -27,7 +27,6 @@ from cellgen import (  # noqa: E402
 )
 from cellgen.errors import ArgumentError, DerivationError  # noqa: E402
 from cellgen.torch.functional import CellFunction  # noqa: E402
-from tests.cover import each_time  # noqa: E402
 from tests.program.test_chunk_programs import OWN  # noqa: E402
 from tests.torch.drawn import drawn  # noqa: E402
 
@@ -43,7 +42,6 @@ CHUNKS = (
 SCANS = ("lru", "min_gru", "min_gru_log", "min_lstm", "qrnn", "rg_lru", "hawk", "s5")
 QUICK = ("gated_delta_net", "mlstm", "rwkv7", "rwkv4", "s5")
 """An erased read; a scan, then a memory and a column of it; keys that decay; a delay; pairs."""
-CELLS = each_time(QUICK, (*CHUNKS, *SCANS))
 STEPS, ROWS, LENGTH = 21, 3, 8
 """No multiple of a chunk."""
 BAR = 1e-12
@@ -108,8 +106,23 @@ def spoiled(tensors: dict[str, Tensor], options: Mapping[str, object]) -> dict[s
     return {**tensors, "x": x}
 
 
-@pytest.mark.parametrize("case", OPTIONS)
-@pytest.mark.parametrize("name", CELLS)
+def often(name: str, case: str) -> bool:
+    """Plain calls and calls with all tables, and the other options in turn."""
+    others = [*OPTIONS][3:]
+    return case not in others or others.index(case) % 3 == [*QUICK].index(name) % 3
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        pytest.param(
+            *(name, case),
+            marks=() if name in QUICK and often(name, case) else pytest.mark.slow,
+        )
+        for name in (*CHUNKS, *SCANS)
+        for case in OPTIONS
+    ],
+)
 def test_a_form_gives_what_steps_give(name: str, case: str) -> None:
     cell, options = formed(name), OPTIONS[case]
     assert cell.form == ("chunk" if name in CHUNKS and name != "rwkv4" else "scan")
