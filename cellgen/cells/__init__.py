@@ -1,13 +1,14 @@
 """The cells that ship: declarations and nothing else.
 
-All are imported once one is asked for here, or ``SHIPPED``; a module that declares some alone, by
-its full name, as ``cellgen.cells.lstm``.
+A cell that is asked for is imported alone, with those of its module; all are for ``SHIPPED``.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,9 @@ def ships(cell: type[Cell]) -> bool:
 if not TYPE_CHECKING:  # a checker reads the names, and finds one that is misspelt
 
     def __getattr__(name: str) -> object:
+        if module := _modules().get(name):
+            with whole_imports():
+                return getattr(importlib.import_module(module), name)
         if name == "__all__" or (not name.startswith("__") and name in _shipped().__all__):
             return getattr(_shipped(), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -37,6 +41,15 @@ if not TYPE_CHECKING:  # a checker reads the names, and finds one that is misspe
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_shipped().__all__})
+
+
+@cache
+def _modules() -> dict[str, str]:
+    """The module of each cell that ships: what ``shipped`` imports, read and not run."""
+    place = Path(__file__).with_name("shipped.py")
+    text = place.read_text(encoding="utf-8") if place.exists() else ""
+    found = re.findall(r"^from (cellgen\.cells\.\w+) import (\w+(?:, \w+)*|\([^)]*\))", text, re.M)
+    return {name: module for module, names in found for name in re.findall(r"\w+", names)}
 
 
 @cache

@@ -15,6 +15,7 @@
 #define CELLGEN_CUDA_EMULATION_H
 
 #include <math.h>
+#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <ucontext.h>
@@ -37,53 +38,7 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 
-struct dim3 {
-    unsigned x, y, z;
-    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
-};
-
 #include "cellgen_cuda_emulation_types.h"
-
-enum cudaError_t {
-    cudaSuccess = 0,
-    cudaErrorInvalidValue = 1,
-    cudaErrorMemoryAllocation = 2,
-    cudaErrorNoDevice = 100,
-    cudaErrorInvalidDevice = 101,
-    cudaErrorInvalidResourceHandle = 400,
-    cudaErrorSymbolNotFound = 500,
-    cudaErrorStreamCaptureUnsupported = 900
-};
-
-/* A kernel with its arguments: what one thread does. Arguments are bytes, so that little is compiled for
- * each kernel. */
-struct cellgen_thread_work {
-    void run() const { with_(arguments_.data()); }
-    void (*with_)(const unsigned char *arguments);
-    std::vector<unsigned char> arguments_;
-};
-
-template <typename Body> inline void cellgen_run_body(const unsigned char *body) { (*(const Body *)body)(); }
-template <typename Body> inline cellgen_thread_work cellgen_work_of(const Body &body)
-{
-    static_assert(std::is_trivially_copy_constructible<Body>::value, "arguments are bytes");
-    static_assert(alignof(Body) <= alignof(max_align_t), "as allocators align");
-    const unsigned char *const bytes = (const unsigned char *)&body;
-    return {cellgen_run_body<Body>, {bytes, bytes + sizeof body}};
-}
-
-/* What a stream was told while it was captured, and the memory that it was told to free. */
-struct cellgen_emulated_launch {
-    bool barrier;
-    dim3 grid, block;
-    size_t bytes;
-    cellgen_thread_work work;
-    unsigned together = 1; /* blocks, one behind the other, that are there at once */
-};
-struct cellgen_emulated_graph {
-    std::vector<cellgen_emulated_launch> nodes;
-    std::vector<void *> freed;
-};
 
 /* -------------------------------------------------------------------------- threads of a block */
 
@@ -206,10 +161,8 @@ class cellgen_emulator {
     /* Lets others run, for a thread that looks on, until something has arrived (wake). */
     void pause()
     {
-        const unsigned mine = current_;
-        fibers_[mine].waiting = LOOKING;
-        swapcontext(&fibers_[mine].context, &scheduler_);
-        resume(mine);
+        fibers_[current_].waiting = LOOKING;
+        let_others(fibers_[current_]);
     }
     void wake() { has_come_ = true; }
 
@@ -281,12 +234,12 @@ class cellgen_emulator {
     /* Shared memory whose size the launch gives. */
     void *granted() { return granted_to(block_here()); }
 
-    /* Shared memory is known by the line that declares it. */
+    /* Shared memory is known by the line that declares it, and by the block. */
     void *shared(const char *file, int line, size_t bytes)
     {
         if (!in_block_) fail("shared memory in a kernel launched without blocks", line);
-        const std::string where = file + std::to_string(block_here());
-        std::vector<unsigned char> &memory = shared_[std::make_pair(where, line)];
+        const uint64_t where = (uint64_t)line << 32 | block_here();
+        std::vector<unsigned char> &memory = shared_[std::make_pair(file, where)];
         if (memory.size() < bytes) memory.assign(bytes, 0xff);
         return memory.data();
     }
@@ -297,10 +250,13 @@ class cellgen_emulator {
     static const int FRAGMENTS = -2; /* the place of a barrier inside a product of fragments */
 
     struct Thread {
-        ucontext_t context;
+        ucontext_t context; /* where it begins */
+        jmp_buf place;      /* where it goes on: to jump costs no call of the system */
+        bool has_begun;
         std::vector<unsigned char> stack;
         Waiting waiting;
         int line;
+        dim3 index, block;
     };
 
     template <typename E> static float one_of(uint32_t two, unsigned upper)
@@ -336,7 +292,7 @@ class cellgen_emulator {
     void poison_shared()
     {
         dynamic_.assign(dynamic_.size(), 0xff);
-        for (auto &entry : shared_) entry.second.assign(entry.second.size(), 0xff);
+        shared_.clear();
     }
 
     static void enter()
@@ -344,7 +300,23 @@ class cellgen_emulator {
         cellgen_emulator &self = one();
         self.work_->run();
         self.fibers_[self.current_].waiting = DONE;
-        swapcontext(&self.fibers_[self.current_].context, &self.scheduler_);
+        _longjmp(self.scheduler_, 1);
+    }
+
+    /* The thread that runs lets others run, until it is its turn again. */
+    void let_others(Thread &fiber)
+    {
+        if (!_setjmp(fiber.place)) _longjmp(scheduler_, 1);
+    }
+
+    /* Runs a thread until it waits, or is done. */
+    void run_thread(Thread &fiber)
+    {
+        thread_index = fiber.index, block_index = fiber.block;
+        if (_setjmp(scheduler_)) return;
+        if (fiber.has_begun) _longjmp(fiber.place, 1);
+        fiber.has_begun = true;
+        setcontext(&fiber.context);
     }
 
     void run_block()
@@ -354,21 +326,27 @@ class cellgen_emulator {
         put_down_.assign(all, ~0ull);
         fragments_.assign((all + 31) / 32 * 32 * 6, ~0u);
         late_.clear(), met_ = 0;
-        for (unsigned at = 0; at < all; ++at) begin_thread(fibers_[at]);
+        for (unsigned at = 0; at < all; ++at) begin_thread(fibers_[at], at);
+        Thread *const fibers = fibers_.data();
+        std::vector<unsigned> running(all);
+        unsigned *const ready = running.data();
         const unsigned warps = (all + 31) / 32;
         std::vector<uint64_t> slowness(warps); /* a warp stands still in so many of 16 rounds */
-        std::vector<bool> stands(warps);
+        std::vector<unsigned char> standing(warps);
+        unsigned char *const stands = standing.data();
         for (uint64_t &slow : slowness) slow = draw() % 16;
         in_block_ = true;
         for (bool alive = true; alive;) {
             alive = false;
             for (unsigned warp = 0; warp < warps; ++warp) stands[warp] = draw() % 16 < slowness[warp];
-            for (const unsigned at : shuffled(all)) {
-                if (fibers_[at].waiting != RUNNING) continue;
-                alive = true;
+            unsigned left = 0;
+            for (unsigned at = 0; at < all; ++at)
+                if (fibers[at].waiting == RUNNING) alive = true, ready[left++] = at;
+            while (left) {
+                const unsigned drawn = draw() % left, at = ready[drawn];
+                ready[drawn] = ready[--left];
                 if (stands[at / 32]) continue;
-                resume(at);
-                swapcontext(&scheduler_, &fibers_[at].context);
+                run_thread(fibers[current_ = at]);
                 release_warp(at / 32);
             }
             if (!late_.empty()) alive = true;
@@ -384,8 +362,11 @@ class cellgen_emulator {
         in_block_ = false;
     }
 
-    void begin_thread(Thread &fiber)
+    void begin_thread(Thread &fiber, unsigned at)
     {
+        fiber.index = place(at % threads_, block);
+        fiber.block = place(first_block_ + at / threads_, grid);
+        fiber.has_begun = false;
         fiber.stack.resize(STACK);
         getcontext(&fiber.context);
         fiber.context.uc_stack.ss_sp = fiber.stack.data();
@@ -393,14 +374,6 @@ class cellgen_emulator {
         fiber.context.uc_link = nullptr;
         makecontext(&fiber.context, enter, 0);
         fiber.waiting = RUNNING;
-    }
-
-    /* It is this thread's turn. */
-    void resume(unsigned at)
-    {
-        current_ = at;
-        thread_index = place(at % threads_, block);
-        block_index = place(first_block_ + at / threads_, grid);
     }
 
     /* Stores arrive, some of them or all, in random order. */
@@ -424,12 +397,13 @@ class cellgen_emulator {
     /* Let threads go on when all of them wait at one place. */
     bool release(unsigned first, unsigned end, Waiting kind)
     {
+        Thread *const fibers = fibers_.data();
         for (unsigned at = first; at < end; ++at)
-            if (fibers_[at].waiting != kind) return false;
+            if (fibers[at].waiting != kind) return false;
         for (unsigned at = first; at < end; ++at) {
-            if (fibers_[at].line != fibers_[first].line)
-                fail("threads wait at different barriers", fibers_[at].line);
-            fibers_[at].waiting = RUNNING;
+            if (fibers[at].line != fibers[first].line)
+                fail("threads wait at different barriers", fibers[at].line);
+            fibers[at].waiting = RUNNING;
         }
         return true;
     }
@@ -454,9 +428,7 @@ class cellgen_emulator {
         Thread &fiber = fibers_[current_];
         fiber.waiting = kind;
         fiber.line = line;
-        const unsigned mine = current_;
-        swapcontext(&fiber.context, &scheduler_);
-        resume(mine);
+        let_others(fiber);
     }
 
   public:
@@ -480,12 +452,12 @@ class cellgen_emulator {
     const cellgen_thread_work *work_ = nullptr;
     std::string planned_;
     cudaError_t planned_error_ = cudaSuccess;
-    ucontext_t scheduler_;
+    jmp_buf scheduler_;
     std::vector<Thread> fibers_;
     std::vector<unsigned char> dynamic_;
     std::vector<unsigned long long> put_down_;
     std::vector<uint32_t> fragments_;
-    std::map<std::pair<std::string, int>, std::vector<unsigned char>> shared_;
+    std::map<std::pair<const char *, uint64_t>, std::vector<unsigned char>> shared_; /* of one block */
 };
 
 #include "cellgen_cuda_emulation_words.h"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import cellgen
+from cellgen import cells
 from cellgen.cells import SHIPPED, ships
 from cellgen.cells.gru_dropout import GRUDropout
 from cellgen.runtime.imports import whole_imports
@@ -71,15 +72,23 @@ def test_what_was_there_before_is_left_alone(half: Path) -> None:
 
 
 def test_the_cells_that_ship_are_there_without_an_import_of_their_own() -> None:
+    """A cell brings its module alone."""
     program = (
         "import cellgen, sys\n"
         "assert 'sympy' not in sys.modules\n"
-        "print(cellgen.cells.GRU.definition.class_name)"
+        "print(cellgen.cells.GRU.definition.class_name)\n"
+        "print('cellgen.cells.shipped' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "GRU\n"
+    assert done.stdout == "GRU\nFalse\n"
+
+
+def test_every_cell_that_ships_has_a_module_by_its_name() -> None:
+    assert {*cells._modules(), "SHIPPED"} == {*cells.__all__}
+    for name in cells._modules():
+        assert getattr(cells, name) in SHIPPED
 
 
 WORDS = (("show", "lstm"), ("check", "my_cell.py"), ("check", "elman"), ("build", "my_cell.py"))

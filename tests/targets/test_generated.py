@@ -34,6 +34,8 @@ LANGUAGES = {
     "clang++": ["-x", "c++", "-std=c++17"],
 }
 
+SEVERAL = 5
+"""As many of the cells that cover by equations are written once more each time."""
 LIBRARY = set(
     """
     exp expm1 log log1p tanh sqrt sqrtf sin cos pow erf fabs copysign copysignf
@@ -103,7 +105,7 @@ def test_what_a_person_reads_of_a_cell_is_no_longer_than_600_lines(name: str) ->
 @pytest.mark.parametrize(
     "chosen",
     [
-        pytest.param(cover({cell: of_equations(cell) for cell in SHIPPED}), id="cells for all"),
+        pytest.param(cover({cell: of_equations(cell) for cell in SHIPPED})[:SEVERAL], id="some"),
         pytest.param(SHIPPED, id="all", marks=pytest.mark.slow),
     ],
 )
@@ -112,8 +114,8 @@ def test_sources_are_byte_identical_under_any_hash_seed_and_order_of_cells(
 ) -> None:
     """A process with another seed writes what is committed, in the opposite order.
 
-    So neither hashes nor SymPy's caches show: with the seed of this process and in the order of the
-    catalogue, ``cellgen build --check`` finds the same (``test_cli``).
+    So neither hashes nor SymPy's caches show: with the seed of another process and in the order of
+    the catalogue, ``cellgen build --check`` of ``.ci/run`` finds the same of all cells.
     """
     code = (
         "import sys; from pathlib import Path; from cellgen import api; from cellgen.cells import "

@@ -26,10 +26,14 @@ class Gated(Cell):
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel of two cells at two levels."""
-    folder = tmp_path_factory.mktemp("wheel")
+    return of_levels(tmp_path_factory.mktemp("wheel"), "v2,v3")
+
+
+def of_levels(folder: Path, levels: str) -> Path:
+    """A wheel of two cells, one of them of one's own."""
     (folder / "own.py").write_text(OWN)
     cells = ("elman", str(folder / "own.py"))
-    return made(folder, PACKAGE, *cells, "--machine", "x86_64", "--levels", "v2,v3")
+    return made(folder, PACKAGE, *cells, "--machine", "x86_64", "--levels", levels)
 
 
 @pytest.fixture

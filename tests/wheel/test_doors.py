@@ -6,10 +6,19 @@ Results and gradients through each door are those of the kernel: ``tests/doors``
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+
+from tests.wheel.conftest import of_levels
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of one level, in place of two: a driver less to compile. Which is taken is no matter here."""
+    return of_levels(tmp_path_factory.mktemp("wheel"), "v2")
 
 
 def _arguments(dtype: type) -> dict[str, np.ndarray]:
