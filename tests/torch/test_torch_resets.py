@@ -17,6 +17,7 @@ from cellgen.torch import launched  # noqa: E402
 from cellgen.torch.chunks.rows import Gaps  # noqa: E402
 from cellgen.torch.functional import CellFunction  # noqa: E402
 from cellgen.torch.passes import PlanRun  # noqa: E402
+from tests.cover import in_turn  # noqa: E402
 from tests.torch.test_torch_forms import BAR, QUICK, arguments, formed, shown  # noqa: E402
 
 STEPS, ROWS = 21, 3
@@ -93,9 +94,11 @@ def by_name(cell: str | type[Cell]) -> str:
 # --- by torch's operators ------------------------------------------------------------------------
 
 
+EVERY = {by_name(cell): cell for cell in (*NAMES, Delayed)}
+
+
 @pytest.mark.parametrize("chunk", [8, 64])
-@pytest.mark.parametrize("spoil", SPOILT)
-@pytest.mark.parametrize("name", [*NAMES, Delayed], ids=by_name)
+@pytest.mark.parametrize(("name", "spoil"), in_turn(EVERY, SPOILT.keys()))
 def test_what_follows_a_reset_shows_nothing_of_what_was_there(
     name: str | type[Cell], spoil: str, chunk: int
 ) -> None:
@@ -109,8 +112,7 @@ def test_gradients_are_numbers_where_states_are_cleared_at_the_first_step(
     _check_gradients(formed(name))
 
 
-@pytest.mark.parametrize("name", [*NAMES, Delayed], ids=by_name)
-@pytest.mark.parametrize("chunk", [8, 64])
+@pytest.mark.parametrize(("name", "chunk"), in_turn(EVERY, {"8": 8, "64": 64}))
 def test_a_gradient_goes_back_no_further_than_a_reset(name: str | type[Cell], chunk: int) -> None:
     _check_gradients_behind(formed(name, chunk=chunk))
 
