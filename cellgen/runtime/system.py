@@ -23,10 +23,10 @@ from types import ModuleType
 
 LOCKED_BYTE = 1 << 30
 """Where Windows locks a file: beyond its end, since a locked byte cannot be read by others."""
-WINDOWS = "win32"
+WINDOWS, MACOS = "win32", "darwin"
 SYSTEMS = {
     "linux": "",
-    "darwin": "nobody has run cellgen on macOS; programs are linked for it",
+    MACOS: "nobody has run cellgen on macOS; programs are linked for it",
     WINDOWS: "experimental: kernels have run under Wine, cellgen itself on no Windows",
 }
 """Systems that cellgen is written for, and what is not known of each."""
@@ -122,6 +122,11 @@ def is_running(process: int) -> bool | None:
 def is_windows() -> bool:
     """Whether this is Windows."""
     return sys.platform == WINDOWS
+
+
+def joins_in_archives() -> bool:
+    """Whether several objects become one file in an archive alone, rather than in one object."""
+    return sys.platform in (WINDOWS, MACOS)
 
 
 def shared_suffix() -> str:

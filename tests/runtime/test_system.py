@@ -10,6 +10,8 @@ import pytest
 
 from cellgen.cli import doctor
 from cellgen.runtime import system
+from cellgen.runtime.build import compiler
+from cellgen.wheel import objects
 from tests.without_posix import without_posix
 
 
@@ -106,6 +108,53 @@ def test_another_compiler_than_zig_is_one_message(command: str, said: str, tmp_p
     """
     variables = {"CELLGEN_CACHE_DIR": str(tmp_path), "CELLGEN_CC": command, "CC": ""}
     assert said in without_posix(text, **variables)
+
+
+HIDDEN_IN_HALVES = {
+    "one.c": "int one(void) { return 1; }",
+    "two.c": "int two(void) { return 2; }",
+    "cell.c": """
+int one(void), two(void);
+__attribute__((visibility("default"))) int three(void) { return one() + two(); }
+""",
+}
+
+
+@pytest.mark.skipif(not objects.has_zig(), reason="ziglang is not installed")
+def test_what_is_hidden_in_halves_for_macos_is_seen_by_the_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is left for the loader to look for."""
+    monkeypatch.setattr(sys, "platform", system.MACOS)
+    call = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-macos"]
+    for name, text in HIDDEN_IN_HALVES.items():
+        (tmp_path / name).write_text(text)
+        ran([*call, "-fvisibility=hidden", "-c", name], tmp_path)
+    command, product = compiler.joining(call, ["one.o", "two.o"], "halves")
+    ran([*command], tmp_path)
+    flag, *_ = compiler.link_flags()
+    ran([*call, flag, "cell.o", product, "-o", "cell.so"], tmp_path)
+    assert (tmp_path / "cell.so").read_bytes().startswith(b"\xcf\xfa\xed\xfe")
+
+
+def ran(command: list[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("platform", [system.MACOS, system.WINDOWS])
+def test_halves_are_joined_in_an_archive_where_objects_cannot_be(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    zig = ("python", "-m", "ziglang")
+    archive = ("ar", "rcs", "driver.a", "a.o", "b.o")
+    for call, expected in (
+        ((*zig, "cc", "-O3"), (*zig, *archive)),
+        (("clang", "-O3"), archive),
+        (("cc", "-O3"), archive),
+    ):
+        assert compiler.joining(call, ["a.o", "b.o"], "driver") == (expected, "driver.a")
 
 
 def test_what_is_in_use_stays_when_the_cache_is_cleared(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ VECTOR_MACROS = (
     ("__ARM_NEON", "NEON"),
     ("__ARM_FEATURE_SVE", "SVE"),
 )
-LINK_FLAGS = {"darwin": ("-bundle", "-undefined", "dynamic_lookup")}
+LINK_FLAGS = {system.MACOS: ("-dynamiclib", "-undefined", "dynamic_lookup")}
 LINK_FLAGS_ELSEWHERE = ("-shared",)
 
 COMPILER_VARIABLES = ("CELLGEN_CC", "CC")
@@ -190,11 +190,13 @@ def instruction_set(info: CompilerInfo) -> tuple[str, ...]:
 def joining(call: Sequence[str], objects: Sequence[str], name: str) -> tuple[tuple[str, ...], str]:
     """The command that makes one file of several objects, and the file: ``<name>.o``.
 
-    Objects of Windows cannot be linked into one: there it is an archive, ``<name>.a``, by zig.
+    Objects of Windows cannot be linked into one, and on macOS what is hidden would be seen by
+    nobody else afterwards: there it is an archive, ``<name>.a``.
     """
-    if system.is_windows():
-        product, place = f"{name}.a", list(call).index(ZIG_CC)
-        return (*call[:place], "ar", "rcs", product, *objects), product
+    if system.joins_in_archives():
+        product = f"{name}.a"
+        before = call[: list(call).index(ZIG_CC)] if _is_zig(call) else ()
+        return (*before, "ar", "rcs", product, *objects), product
     return (*call, "-r", "-nostdlib", *objects, "-o", f"{name}.o"), f"{name}.o"
 
 
@@ -316,12 +318,16 @@ def _probe(command: tuple[str, ...]) -> tuple[CompilerInfo, list[str]]:
 
 def _check_system(command: tuple[str, ...]) -> None:
     """Refuse what is no zig on Windows. Raises BuildError."""
-    if system.is_windows() and not (ZIG_CC in command and any("zig" in word for word in command)):
+    if system.is_windows() and not _is_zig(command):
         named = next((name for name in COMPILER_VARIABLES if _words(name)), "")
         raise BuildError(
             f"{named} names the C compiler {shlex.join(command)}, which is not `zig cc`; "
             f"{FIX_WINDOWS}, and unset {named}. {STILL_WORKS}"
         )
+
+
+def _is_zig(command: Sequence[str]) -> bool:
+    return ZIG_CC in command and any("zig" in word for word in command)
 
 
 def _check_arithmetic(command: tuple[str, ...]) -> None:
