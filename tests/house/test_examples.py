@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -45,21 +44,15 @@ def history(seed: int, epochs: int = 2, cell: str = "gru_block_cell") -> list[di
 # --- digits: the main job ---------------------------------------------------------------------
 
 
-def test_the_default_run_reads_at_least_95_percent_of_the_held_out_digits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As a program, in this process, where all that it imports is."""
-    plot, program = tmp_path / "folder" / "curves.png", str(ROOT / "examples" / "digits.py")
-    monkeypatch.setattr(sys, "argv", [program, "--json", "--plot", str(plot)])
-    with pytest.raises(SystemExit) as end:
-        runpy.run_path(program, run_name="__main__")
-    done = capsys.readouterr()
-    assert end.value.code == 0, done.err
-    result = json.loads(done.out)
+def test_the_default_run_reads_at_least_95_percent_of_the_held_out_digits(tmp_path: Path) -> None:
+    plot = tmp_path / "folder" / "curves.png"
+    done = run_python("examples/digits.py", "--json", "--plot", str(plot))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
     assert list(result) == ["accuracy", "seconds", "epochs", "seed", "cell"]
     assert result["accuracy"] >= 0.95
     assert (result["epochs"], result["seed"], result["cell"]) == (20, 0, "gru_block_cell")
-    assert "loss" in done.err
+    assert "loss" in done.stderr
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
