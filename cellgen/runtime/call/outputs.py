@@ -16,9 +16,9 @@ import numpy as np
 
 from cellgen.accept import shown
 from cellgen.errors import ArgumentError
-from cellgen.runtime.abi import Function
+from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.call.saved import is_on
-from cellgen.runtime.call.signature import shown_steps
+from cellgen.runtime.call.signature import shown_steps, signature
 from cellgen.runtime.call.wanted import Wanted
 from cellgen.runtime.options import FORWARD, Options
 from cellgen.runtime.results import Array
@@ -36,7 +36,10 @@ class Outputs:
         self.names = self.results if function.name == FORWARD else frozenset[str]()
         self.stateless = self.names - {*function.states.values()}
         self.upstream = frozenset(a.name for a in function.arguments if a.optional and a.over_time)
+        self._saved = frozenset(item.name for item in function.results if item.saved)
         self._wanted = Wanted(label, function)
+        self._function = function
+        self._shown: dict[tuple[int, bool], tuple[Argument, ...]] = {}
 
     def when_saving(self, options: Options) -> Options:
         """A run that saves forms all outputs: a backward pass reads them."""
@@ -67,11 +70,20 @@ class Outputs:
             )
         return frozenset(names)
 
-    def is_formed(self, name: str, options: Options) -> bool:
-        """Whether a call forms a result over all steps that it forms."""
-        if options.gradients is not None:
-            return name not in self._wanted.unformed(options.gradients)
-        return name not in self.names or (not options.last_only and name in self._named(options))
+    def formed(self, options: Options, *, saves: bool) -> tuple[Argument, ...]:
+        """The results that a call forms, with the axes that they have in it."""
+        left = self._wanted.unformed(options.gradients)
+        if not saves or options.checkpoint:
+            left |= self._saved
+        if self.names:
+            left |= self.names - (self.stateless if options.last_only else self.names)
+            left |= self.names - self._named(options)
+        shown = options.every, bool(options.last_only)
+        results = self._shown.get(shown)
+        if results is None:
+            every, last = shown
+            results = self._shown[shown] = signature(self._function, every, last=last).results
+        return tuple([item for item in results if item.name not in left])
 
     def shown(
         self, results: Mapping[str, Array | None], options: Options
@@ -79,11 +91,6 @@ class Outputs:
         """The results without those that the caller does not want."""
         left = self._wanted.left_out(options.gradients)
         return {name: array for name, array in results.items() if name not in left}
-
-    def is_of_last_step(self, name: str, options: Options) -> bool:
-        """Whether a call gives a result (B, ...), as each row's last step shows it."""
-        wanted = self.stateless & self._named(options) if options.last_only else ()
-        return name in wanted
 
     def refuse_both(self, options: Options) -> None:
         """Raise ArgumentError where a call asks for the last step alone and for others."""

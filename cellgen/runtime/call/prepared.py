@@ -102,13 +102,11 @@ class Preparation:
         self.outputs = Outputs(self._where, function)
         self.packing = Packing(kernel, function)
         kept = [item.name for item in function.results if not item.saved]
-        self.saves = tuple(item.name for item in function.results if item.saved)
-        self.ordered = (*kept, *self.saves)
+        self.ordered = (*kept, *(item.name for item in function.results if item.saved))
         named = (*function.arguments, *function.results)
         # A name that a call may give and the kernel does not read is checked all the same.
         self.over_time = frozenset(item.name for item in named if item.over_time)
         self._operands = tuple(item.name for item in function.arguments if item.operand)
-        self._results = {item.name: item for item in function.results}
 
     def plan(self, checked: Checked, function: Function) -> TimeCallPlan:
         """Say how to make a call that has been checked; ``function`` is the interface it had."""
@@ -222,18 +220,19 @@ class Preparation:
         """Allocate the results that a call forms: those of all steps, those of the last one."""
         results: dict[str, Array | None] = {}
         of_last_step: dict[str, Array | None] = {}
-        saves = save and not options.checkpoint
-        for name, shape in plan.fresh:
-            if self.outputs.is_of_last_step(name, options):
-                of_last_step[name] = np.zeros(shape[1:], plan.dtype)
-            elif self.outputs.is_formed(name, options) and (saves or name not in self.saves):
-                results[name] = self.empty(name, shape, self._dtype(plan, name), options)
+        shapes = dict(plan.fresh)
+        for item in self.outputs.formed(options, saves=save):
+            shape = shapes.get(item.name)
+            if shape is not None and len(shape) > len(item.shape):
+                of_last_step[item.name] = np.zeros(shape[1:], plan.dtype)
+            elif shape is not None:
+                results[item.name] = self.empty(item.name, shape, self._dtype(plan, item), options)
         return results, of_last_step
 
-    def _dtype(self, plan: TimeCallPlan, name: str) -> np.dtype[Any]:
+    def _dtype(self, plan: TimeCallPlan, item: Argument) -> np.dtype[Any]:
         if plan.stored is None:
             return plan.dtype
-        element = kept_element(self._results[name], element_of_type(plan.stored))
+        element = kept_element(item, element_of_type(plan.stored))
         return STORED.get(element, plan.dtype)
 
     def _stored(self, call: CheckedCall, results: Mapping[str, Array | None]) -> Array | None:

@@ -201,10 +201,8 @@ class CudaFunction:
         checked, chosen, views = call.checked, options.chosen, dict(call.views)
         dims, element = checked.dims, checked.element
         fresh = dict[str, tuple[int, ...]]()
-        for item in of_steps(self.function, chosen).results:
-            if item.name in results or (item.saved and not save):
-                continue
-            if not self._outputs.is_formed(item.name, chosen):
+        for item in self._outputs.formed(chosen, saves=save):
+            if item.name in results:
                 continue
             shape = tuple(axis_length(axis, dims) for axis in item.shape)
             transposed = chosen.batch_first and item.over_time

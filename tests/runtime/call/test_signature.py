@@ -53,16 +53,9 @@ def in_c(
 def in_python(
     outputs: Outputs, function: Function, options: Options, sizes: dict[str, int], *, saves: bool
 ) -> Shapes:
-    found: Shapes = {}
-    for item in signature(function, options.every).results:
-        known = {**sizes, f"T // {options.every}": sizes["T"] // options.every}
-        shape = lengths(item, known)
-        is_formed = outputs.is_formed(item.name, options)
-        is_formed &= not item.saved or (saves and not options.checkpoint)
-        found[item.name] = shape if is_formed else None
-        if outputs.is_of_last_step(item.name, options):
-            found[item.name] = shape[1:]
-    return found
+    known = {**sizes, f"T // {options.every}": sizes["T"] // options.every}
+    formed = {a.name: lengths(a, known) for a in outputs.formed(options, saves=saves)}
+    return {item.name: formed.get(item.name) for item in function.results}
 
 
 def bits(function: Function, names: Any) -> int:
@@ -95,7 +88,7 @@ def test_c_forms_what_python_forms_forward(name: str, library: ctypes.CDLL) -> N
 def test_c_forms_what_python_forms_backward(name: str, library: ctypes.CDLL) -> None:
     cell = Described(read_interface(generated_folder() / name))
     (function,) = (f for f in cell.interface.functions if f.name == BACKWARD)
-    outputs, sizes = Outputs(name, function), {d: 2 + k for k, d in enumerate(function.dims)}
+    sizes = {d: 2 + k for k, d in enumerate(function.dims)}
     sizes["T"] = 7
     for per_row, only in product((False, True), (None, *([a.name] for a in function.results))):
         of_call = signature(function, per_row=int(per_row))
@@ -105,6 +98,7 @@ def test_c_forms_what_python_forms_backward(name: str, library: ctypes.CDLL) -> 
         options = Options(per_row=per_row, gradients=only)
         numbers = {"per_row": int(per_row)}
         found = in_c(library, cell, function, numbers, sizes, saves=True, wanted=wanted)
+        outputs = Outputs(name, of_call)
         assert found == in_python(outputs, of_call, options, sizes, saves=True), options
 
 
