@@ -164,11 +164,9 @@ class Layers(StreamedStack):
             how = {"save": save, "last": last_only and is_last}
             x, calls = self._layer(f"{label}, layer {index}", x, parts, own, **how)
             tape.append(calls)
+        ends = {name: f"{name}_last" for name in self._operands.states}
         last = tuple(
-            tuple(
-                {n: getattr(call.result, f"{n}_last") for n in self._operands.states}
-                for call in calls
-            )
+            tuple({n: getattr(call.result, end) for n, end in ends.items()} for call in calls)
             for calls in tape
         )
         return Run(x, last, tuple(tape))
@@ -213,10 +211,8 @@ class Layers(StreamedStack):
         assert d_output is not None
         states = tuple(f"{name}_prev" for name in self._operands.states)
         d_shared: Arrays = {}
-        unnamed = [
-            a.name for a in self._operands.items.values() if a.is_scalar
-        ]  # where left at its default
-        for layer in _picked(run, gradients, "shared", unnamed):
+        scalars = [a.name for a in self._operands.items.values() if a.is_scalar]
+        for layer in _picked(run, gradients, "shared", scalars):
             for each in layer:
                 for name, array in each.items():
                     d_shared[name] = added(d_shared[name], array) if name in d_shared else array
