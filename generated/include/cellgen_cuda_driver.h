@@ -28,7 +28,7 @@ struct dim3 {
     constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-#include "cellgen_cuda_emulation_types.h"
+#include "cellgen_cuda_numbers.h"
 
 /* Words of kernels: they are read here, and nothing of them is compiled. */
 extern const dim3 threadIdx, blockIdx, blockDim, gridDim;

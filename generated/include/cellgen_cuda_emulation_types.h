@@ -1,11 +1,11 @@
-/* Types of CUDA that hold numbers, sizes and errors; what is a thread's; launches. Part of
+/* Types of CUDA that hold sizes and errors; what is a thread's; launches. Part of
  * cellgen_cuda_emulation.h. */
 #ifndef CELLGEN_CUDA_EMULATION_TYPES_H
 #define CELLGEN_CUDA_EMULATION_TYPES_H
 
 #include <vector>
 
-#include "cellgen_half.h"
+#include "cellgen_cuda_numbers.h"
 
 struct dim3 {
     unsigned x, y, z;
@@ -21,31 +21,6 @@ enum cudaError_t {
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorSymbolNotFound = 500,
     cudaErrorStreamCaptureUnsupported = 900
-};
-
-/* Numbers of 16 bits, by the conversions of cellgen_half.h: what is no number keeps its sign and digits, so
- * that all ones stay all ones where nothing makes them another NaN. */
-struct __nv_bfloat16 {
-    uint16_t bits;
-    float wide() const { return cellgen_bf16_to_float(bits); }
-};
-
-struct __half {
-    uint16_t bits;
-    float wide() const { return cellgen_f16_to_float(bits); }
-};
-
-inline __nv_bfloat16 __float2bfloat16(float x) { return {(uint16_t)cellgen_bf16_bits(x)}; }
-inline float __bfloat162float(__nv_bfloat16 x) { return x.wide(); }
-inline __half __float2half_rn(float x) { return {cellgen_f16_bits(x)}; }
-inline float __half2float(__half x) { return x.wide(); }
-
-struct uint2 {
-    uint32_t x, y;
-};
-
-struct uint4 {
-    uint32_t x, y, z, w;
 };
 
 /* What the runtime keeps for each thread of the process. */

@@ -13,19 +13,17 @@ template <typename K> cudaError_t cellgen_occupancy(int *at_once, K kernel, cons
 
 #else
 
-#include <atomic>
-
-/* The error by which each device refused such a launch to this library; 0: none did. Of all element types, each
- * of which may be compiled by itself; hidden, for what is not would be one of all libraries. */
-__attribute__((visibility("hidden"))) inline std::atomic<int> *cellgen_refusal_on(int device)
+/* The error by which each device refused such a launch to this library; 0: none did. Hidden, for what is not
+ * would be one of all libraries. */
+__attribute__((visibility("hidden"))) inline int *cellgen_refusal_on(int device)
 {
-    static std::atomic<int> of_device[64];
+    static int of_device[64];
     return device >= 0 && device < 64 ? of_device + device : nullptr;
 }
 inline int cellgen_refusal_of(int device)
 {
-    const std::atomic<int> *const error = cellgen_refusal_on(device);
-    return error ? error->load(std::memory_order_relaxed) : 0;
+    const int *const error = cellgen_refusal_on(device);
+    return error ? __atomic_load_n(error, __ATOMIC_RELAXED) : 0;
 }
 
 /* Whether an error says that a device does not launch blocks that are there together: the configuration
@@ -51,9 +49,14 @@ static inline bool cellgen_was_refused(cellgen_run *run)
     if (!error) return false;
     run->refused = 0;
     run->error = cellgen_cuda_code(cudaGetDevice(&device));
-    if (std::atomic<int> *const kept = cellgen_refusal_on(device))
-        kept->store(error, std::memory_order_relaxed);
+    if (int *const kept = cellgen_refusal_on(device)) __atomic_store_n(kept, error, __ATOMIC_RELAXED);
     return true;
+}
+
+/* Another library of the cell, of another element type, was refused by a device, with a code. */
+CELLGEN_CUDA_API void cellgen_cuda_refuse(int device, int code)
+{
+    if (int *const kept = cellgen_refusal_on(device)) __atomic_store_n(kept, code - CELLGEN_CUDA_ERROR, __ATOMIC_RELAXED);
 }
 
 /* How a device refused blocks that are there together, as a code; none: it did not. */

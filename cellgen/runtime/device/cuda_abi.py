@@ -105,6 +105,7 @@ int cellgen_cuda_free(void *address, void *stream);
 int cellgen_cuda_blas_open(const char *path, void **blas);
 void cellgen_cuda_blas_close(void *blas);
 int cellgen_cuda_refused(int device);
+void cellgen_cuda_refuse(int device, int code);
 int cellgen_cuda_graph_begin(void *stream);
 int cellgen_cuda_graph_end(void *stream, void **graph, int64_t *nodes);
 int cellgen_cuda_graph_launch(void *graph, void *stream);

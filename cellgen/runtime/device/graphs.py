@@ -33,7 +33,10 @@ class GraphLibrary(Protocol):
     """What is needed of a loaded library."""
 
     ffi: Any
-    lib: Any
+
+    @property
+    def lib(self) -> Any:
+        """What has its functions."""
 
     def error(self, code: int) -> str:
         """Say what a code means and what to do."""

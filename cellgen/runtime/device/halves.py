@@ -1,10 +1,10 @@
 """Compile a cell for CUDA in halves, without nvcc: the host's by a C++ compiler, kernels by NVRTC.
 
-Input: ``SourceFiles``. Output: ``Built``, a library of functions that launch kernels through the
-driver, and images, each with some kernels of one element type for one device: those that all
-functions share, those of one function, those of it whose blocks stay on the device. An image is
-compiled when a call first needs it; all are kept in the cache. In the emulation a third library
-passes for the driver, and its image says so.
+Input: ``SourceFiles``. Output: for each element type ``Built``, a library of functions that launch
+kernels through the driver, and images, each with some kernels of one element type for one device:
+those that all functions share, those of one function, those of it whose blocks stay on the device.
+A library and an image are compiled when a call first needs them; all are kept in the cache. In the
+emulation another library passes for the driver, and its image says so.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import ctypes
 import os
 import shlex
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -36,10 +38,12 @@ HOST_FLAGS = (
     "-std=c++17",
     "-O0",
     "-DCELLGEN_HOST_HALF",
+    "-D_GLIBCXX_INCLUDE_NEXT_C_HEADERS",
     "-fPIC",
     "-shared",
     "-fvisibility=hidden",
 )
+"""``-D_GLIBCXX``: <math.h> is that of C, which takes a tenth of the time of that of libstdc++."""
 DEVICE_FLAGS = ("-default-device", "-std=c++17", "--fmad=false", "-DCELLGEN_DEVICE_HALF", "-w")
 """``-default-device``: functions of the host are read too, and nothing is left of them."""
 SHARED, OWN, DEVICE, CLUSTER = "shared", "own", "device", "cluster"
@@ -121,7 +125,17 @@ class Halves:
     tried: tuple[str, ...] = field(default_factory=nvcc.switches)
 
     def build(self) -> Built:
-        """Find the host's half in the cache, or compile and publish it.
+        """Find the host's halves of all element types in the cache, or compile and publish them.
+
+        The first one's path stands for all. Raises BuildError, as ``half`` does.
+        """
+        start = time.perf_counter()
+        with ThreadPoolExecutor(len(PLACES)) as pool:
+            each = [*pool.map(self.half, PLACES)]
+        return Built(each[0].path, all(one.cached for one in each), time.perf_counter() - start)
+
+    def half(self, dtype: str) -> Built:
+        """Find the host's half of an element type in the cache, or compile and publish it.
 
         Raises BuildError: no C++ compiler, compiler errors, an unusable cache folder, no NVRTC.
         """
@@ -130,7 +144,8 @@ class Halves:
         host = nvcc.cxx(may_recall=True)
         # linked, so that what proofs ask of the emulation is asked of this library
         linked = ("-Wl,--no-as-needed", str(self.driver())) if self.emulated else ()
-        path, cached = self._library("host", self._of_host(host, compiler), nvcc.HOST, linked)
+        own = self._of_host(host, compiler, dtype)
+        path, cached = self._library(_host(dtype), own, nvcc.HOST, linked)
         if compiler is not None:
             remembered.keep(remembered.CXX, host.facts, is_new=not cached)
             remembered.keep_release(remembered.NVRTC, compiler.facts, is_new=not cached)
@@ -144,21 +159,22 @@ class Halves:
         compiler = nvcc.Compiler(command, emulator.version)
         return self._library("driver", compiler, nvcc.EMULATOR)[0]
 
-    def _of_host(self, host: nvcc.Compiler, compiler: nvrtc.Nvrtc | None) -> nvcc.Compiler:
-        """What compiles the host's half beside a release of NVRTC; None: in the emulation.
+    def _of_host(
+        self, host: nvcc.Compiler, compiler: nvrtc.Nvrtc | None, dtype: str
+    ) -> nvcc.Compiler:
+        """What compiles a type's host half beside a release of NVRTC; None: in the emulation.
 
         A library has its images: what is tried has a library of its own.
         """
         toolkit = EMULATED_TOOLKIT if compiler is None else compiler.toolkit
-        flags = (*HOST_FLAGS, f"-DCELLGEN_TOOLKIT={toolkit}", *self.tried)
+        flags = (*HOST_FLAGS, f"-DCELLGEN_TOOLKIT={toolkit}", *_of_type(dtype), *self.tried)
         return nvcc.Compiler((*host.command, *flags), host.version)
 
     def _flags(self, dtype: str, part: ImagePart) -> tuple[str, ...]:
-        one = ("-DCELLGEN_ONE_STORE", f"-DCELLGEN_ONE_STORE_{CUDA_STORES[PLACES[dtype]].suffix}")
-        return (*part.flags, *one, *(self.tried if part.stays else ()))
+        return (*part.flags, *_of_type(dtype), *(self.tried if part.stays else ()))
 
     def _known(self) -> tuple[nvrtc.Nvrtc, ...]:
-        """NVRTC, or the releases that the cache remembers, those first that it has a host half of.
+        """NVRTC, or releases that the cache remembers, those first that it has a host half of.
 
         Raises BuildError.
         """
@@ -166,8 +182,13 @@ class Halves:
         if len(known) == 1:
             return known
         host = nvcc.cxx(may_recall=True)
-        halves = {one: self._library_entry("host", self._of_host(host, one), ()) for one in known}
-        return tuple(sorted(known, key=lambda one: cache.find(halves[one]) is None))
+
+        def entries(release: nvrtc.Nvrtc) -> Iterator[str]:
+            for dtype in PLACES:
+                own = self._of_host(host, release, dtype)
+                yield self._library_entry(_host(dtype), own, ())
+
+        return tuple(sorted(known, key=lambda one: not any(map(cache.find, entries(one)))))
 
     def _library_entry(self, kind: str, compiler: nvcc.Compiler, linked: tuple[str, ...]) -> str:
         key = self._key(compiler.version, shlex.join((*compiler.command, *linked)))
@@ -180,44 +201,21 @@ class Halves:
         entry = self._library_entry(kind, compiler, linked)
 
         def make(place: Path) -> str:
-            produced, end = f"{name}_{kind}.so", ("-x", "none", *linked, "-ldl")
-            if kind == "host":
-                rounds = self._side_by_side(compiler, produced, end)
-            else:
-                rounds = ((self._compiling(f"{name}.cu", compiler.command, produced, end),),)
-            steps.run(place, name, entry, rounds, tool)
-            steps.require_loadable(place / produced, name, rounds[-1][0])
+            file, produced = f"{name}.cu", f"{name}_{kind}.so"
+            read = (file, "-Iinclude", "-I.", "-o", produced, "-x", "none", *linked, "-ldl")
+            step = Step(f"compiling {file}", (*compiler.command, *read), produced)
+            steps.run(place, name, entry, ((step,),), tool)
+            steps.require_loadable(place / produced, name, step)
             return produced
 
         return cache.made(entry, self.sources.files, make)
-
-    def _side_by_side(
-        self, compiler: nvcc.Compiler, produced: str, end: tuple[str, ...]
-    ) -> tuple[tuple[Step, ...], ...]:
-        """Steps that compile each element type's functions by themselves, and the one that links.
-
-        What headers define is in each; the linker keeps one of them.
-        """
-        file, compiled = f"{self.sources.name}.cu", []
-        command = tuple("-c" if flag == "-shared" else flag for flag in compiler.command)
-        for store in CUDA_STORES:
-            own = (*command, "-DCELLGEN_ONE_STORE", f"-DCELLGEN_ONE_STORE_{store.suffix}")
-            compiled.append(self._compiling(file, own, f"{file}.{store.suffix}.o"))
-        objects = tuple(step.product for step in compiled)
-        whole = (compiler.command[0], "-shared", *objects, "-o", produced, *end)
-        return tuple(compiled), (Step(f"linking {produced}", whole, produced),)
-
-    def _compiling(
-        self, file: str, command: tuple[str, ...], produced: str, end: tuple[str, ...] = ()
-    ) -> Step:
-        whole = (*command, file, "-Iinclude", "-I.", "-o", produced, *end)
-        return Step(f"compiling {file}", whole, produced)
 
     @cached_property
     def parts(self) -> tuple[ImagePart, ...]:
         """Which kernels there are for an image: the host's half says which functions' stay."""
         names = [function.name for function in self.interface.functions]
-        stays = ctypes.CDLL(str(self.build().path))[f"{self.interface.name}_cuda_stays"]()
+        library = ctypes.CDLL(str(self.half(next(iter(PLACES))).path))
+        stays = library[f"{self.interface.name}_cuda_stays"]()
         kinds = [OF_FUNCTION if stays >> n & 1 else (OWN,) for n in range(len(names))]
         own = (ImagePart(kind, n) for n, each in zip(names, kinds, strict=True) for kind in each)
         return (ImagePart(SHARED), *own)
@@ -316,6 +314,16 @@ class Halves:
                 ("version", version),
             ]
         )
+
+
+def _of_type(dtype: str) -> tuple[str, str]:
+    """What compiles an element type by itself."""
+    return "-DCELLGEN_ONE_STORE", f"-DCELLGEN_ONE_STORE_{CUDA_STORES[PLACES[dtype]].suffix}"
+
+
+def _host(dtype: str) -> str:
+    """By what the library of an element type is named."""
+    return f"host_{CUDA_STORES[PLACES[dtype]].suffix}"
 
 
 def _named() -> str:

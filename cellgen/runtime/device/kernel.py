@@ -23,7 +23,7 @@ from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.call.arguments import no_function_error
 from cellgen.runtime.device import cublas, halves, nvcc
-from cellgen.runtime.device.arrays import DeviceArray, to_bfloat16
+from cellgen.runtime.device.arrays import SUFFIXES, DeviceArray, to_bfloat16
 from cellgen.runtime.device.function import CudaFunction
 from cellgen.runtime.device.halves import Halves
 from cellgen.runtime.device.library import HINTS, NO_CUBLAS, DeviceLibrary
@@ -94,23 +94,38 @@ class CudaKernel(ShownInNotebooks):
         return self._digest
 
     def build(self) -> Built:
-        """Compile the library unless the cache has it, and load it. Raises BuildError."""
+        """Compile what the cache lacks, of all element types, and load it. Raises BuildError."""
         with self._lock:
-            in_halves = self.halved or (not self.emulated and halves.is_chosen())
-            both = Halves(self.sources, self.interface, self.emulated) if in_halves else None
+            both = self._halves()
             if both is not None:
                 built = both.build()
             else:
                 built = nvcc.build(self.sources, self.interface, emulated=self.emulated)
             if self._library is None:
-                self._library = DeviceLibrary(str(built.path), self.interface, both)
+                self._library = DeviceLibrary(both or str(built.path), self.interface)
             return built
 
-    def library(self) -> DeviceLibrary:
-        """Load the library, built first if need be. Raises BuildError."""
+    def _halves(self) -> Halves | None:
+        """The halves that it is compiled in, if it is. Raises BuildError."""
+        if self.halved or (not self.emulated and halves.is_chosen()):
+            return Halves(self.sources, self.interface, self.emulated)
+        return None
+
+    def library(self, element: str = "") -> DeviceLibrary:
+        """Load the library, built first if need be, with functions of an element type.
+
+        Where each type has a library of its own, only that one is built. Raises BuildError.
+        """
         if self._library is None:
-            self.build()
+            with self._lock:
+                both = self._halves()
+                if both is None:
+                    self.build()
+                elif self._library is None:
+                    self._library = DeviceLibrary(both, self.interface)
         assert self._library is not None
+        if element in SUFFIXES:
+            self._library.of(element)
         return self._library
 
     def devices(self) -> int:
@@ -143,7 +158,7 @@ class CudaKernel(ShownInNotebooks):
     ) -> DeviceArray:
         """Copy a NumPy array to a device, for programs without another library."""
         name = dtype or str(values.dtype)
-        library = self.library()
+        library = self.library(name)
         self.require_device(device)
         with library.on(device):
             array = DeviceArray(library, values.shape, name, device, stream)

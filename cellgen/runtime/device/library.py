@@ -1,4 +1,4 @@
-"""A loaded shared library of one cell for CUDA: memory of devices, errors, what devices are."""
+"""Loaded shared libraries of one cell for CUDA: memory of devices, errors, what devices are."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import cffi
 import numpy as np
@@ -16,7 +17,7 @@ from cellgen.runtime.abi import ERROR_CODES, Interface
 from cellgen.runtime.device import nvcc
 from cellgen.runtime.device.cuda_abi import cuda_cdef
 from cellgen.runtime.device.graphs import stream_text
-from cellgen.runtime.device.halves import Halves, ImagePart
+from cellgen.runtime.device.halves import PLACES, Halves, ImagePart
 from cellgen.runtime.device.settings import PERSISTENT
 from cellgen.runtime.imports import whole_imports
 
@@ -47,34 +48,77 @@ HINTS = {
 """What to do about a CUDA error."""
 
 
-class DeviceLibrary:
-    """A loaded shared library of one cell."""
+class ByNumber(NamedTuple):
+    """What a call asks of a library every time."""
 
-    def __init__(self, path: str, interface: Interface, halves: Halves | None = None) -> None:
-        self.name, self._halves = interface.name, halves
-        self.loads = halves is not None
-        self._images, self._lock = set[tuple[int, str, ImagePart]](), threading.Lock()
+    allocate: Callable[..., int]
+    free: Callable[..., int]
+    device_of: Callable[..., int]
+    capturing: Callable[..., int]
+
+
+class DeviceLibrary:
+    """The loaded shared library of one cell, or libraries, each of one element type.
+
+    ``source``: the path of the one, or the halves, of which a type's is loaded when it is named.
+    """
+
+    def __init__(self, source: str | Halves, interface: Interface) -> None:
+        self.name, self._source = interface.name, source
+        self._halves = source if isinstance(source, Halves) else None
+        self.loads = self._halves is not None
+        self._images, self._lock = set[tuple[int, str, ImagePart]](), threading.RLock()
         with whole_imports():  # cffi imports its parser when it is used
             self.ffi = cffi.FFI()
             self.ffi.cdef(cuda_cdef(interface))
-        try:
-            self.lib: Any = self.ffi.dlopen(path)
-        except OSError as error:
-            raise BuildError(f"cannot load {path}: {error}", code="build.load") from error
-        self._allocate = self._by_number("cellgen_cuda_allocate", "int, int64_t, {0}, {0} *")
-        self._free = self._by_number("cellgen_cuda_free", "{0}, {0}")
-        self._device_of = self._by_number("cellgen_cuda_device_of", "{0}, int *")
-        self._capturing = self._by_number("cellgen_cuda_capturing", "{0}, int *")
-        self._warned: set[int] = set()
-        if halves is not None and halves.emulated:
-            self.lib.cellgen_cuda_driver(str(halves.driver()).encode())
+        self._of_type, self._refused = dict[str, Any](), dict[int, int]()
         self._address, self._number = self.ffi.typeof("uintptr_t *"), self.ffi.typeof("int *")
 
-    def _by_number(self, name: str, parameters: str) -> Callable[..., int]:
-        """A function whose addresses, ``{0}`` here, are Python's integers: none has to be cast."""
-        kind = f"int (*)({parameters.format('uintptr_t')})"
-        function: Callable[..., int] = self.ffi.cast(kind, getattr(self.lib, name))
-        return function
+    @cached_property
+    def lib(self) -> Any:
+        """The one library, or the first that is there: what every one has is asked of it.
+
+        Raises BuildError.
+        """
+        if isinstance(self._source, str):
+            return self._opened(self._source)
+        return next(iter(self._of_type.values()), None) or self.of(next(iter(PLACES)))
+
+    def of(self, element: str) -> Any:
+        """The library of functions in an element type, compiled if need be. Raises BuildError."""
+        if self._halves is None:
+            return self.lib
+        with self._lock:
+            if element not in self._of_type:
+                lib = self._opened(str(self._halves.half(element).path))
+                for device, code in self._refused.items():
+                    lib.cellgen_cuda_refuse(device, code)
+                if self._halves.emulated:
+                    lib.cellgen_cuda_driver(str(self._halves.driver()).encode())
+                self._of_type[element] = lib
+        return self._of_type[element]
+
+    def _opened(self, path: str) -> Any:
+        try:
+            return self.ffi.dlopen(path)
+        except OSError as error:
+            raise BuildError(f"cannot load {path}: {error}", code="build.load") from error
+
+    @cached_property
+    def _by_number(self) -> ByNumber:
+        """Functions of the library whose addresses are Python's integers: none has to be cast."""
+
+        def cast(name: str, parameters: str) -> Callable[..., int]:
+            kind = f"int (*)({parameters})"
+            function: Callable[..., int] = self.ffi.cast(kind, getattr(self.lib, name))
+            return function
+
+        return ByNumber(
+            cast("cellgen_cuda_allocate", "int, int64_t, uintptr_t, uintptr_t *"),
+            cast("cellgen_cuda_free", "uintptr_t, uintptr_t"),
+            cast("cellgen_cuda_device_of", "uintptr_t, int *"),
+            cast("cellgen_cuda_capturing", "uintptr_t, int *"),
+        )
 
     def error(self, code: int) -> str:
         """Say what a code means and what to do."""
@@ -104,10 +148,17 @@ class DeviceLibrary:
             raise DeviceError(f"{label}: {self.error(code)}")
 
     def warn_of_refusal(self, device: int) -> None:
-        """Say once if a device refused blocks that wait for each other: steps are launched then."""
-        code = self.lib.cellgen_cuda_refused(device)
-        if code and device not in self._warned:
-            self._warned.add(device)
+        """Say once if a device refused blocks that wait for each other: steps are launched then.
+
+        No element type asks it again.
+        """
+        if device in self._refused:
+            return
+        loaded = [*self._of_type.values()] or [self.lib]
+        if code := max(int(lib.cellgen_cuda_refused(device)) for lib in loaded):
+            self._refused[device] = code
+            for lib in loaded:
+                lib.cellgen_cuda_refuse(device, code)
             warnings.warn(
                 f"{self.name}: device {device} refused a launch whose blocks wait for each other: "
                 f"{self.error(code)}; such calls go launch by launch, with the same results but "
@@ -119,7 +170,7 @@ class DeviceLibrary:
     def allocate(self, device: int, size: int, stream: int) -> int:
         """Take memory of a device, in the order of a stream. Raises MemoryError, DeviceError."""
         address = self.ffi.new(self._address)
-        code = self._allocate(device, size, stream, address)
+        code = self._by_number.allocate(device, size, stream, address)
         if code == CUDA_ERROR + 2:
             raise MemoryError(
                 f"{self.name}: no memory for {size:,} bytes on device {device}: {self.error(code)}"
@@ -132,18 +183,18 @@ class DeviceLibrary:
     def device_of(self, address: int) -> int:
         """The device that an address belongs to, -1 for the host's memory."""
         device = self.ffi.new(self._number)
-        code = self._device_of(address, device)
+        code = self._by_number.device_of(address, device)
         self.require(code, f"{self.name}: asking where an array lies")
         return int(device[0])
 
     def free(self, address: int, stream: int) -> None:
         """Give memory back, in the order of a stream."""
-        self._free(address, stream)
+        self._by_number.free(address, stream)
 
     def is_captured(self, stream: int) -> tuple[int, bool]:
         """Whether a stream is being captured into a graph, behind a code."""
         capturing = self.ffi.new(self._number)
-        return self._capturing(stream, capturing), bool(capturing[0])
+        return self._by_number.capturing(stream, capturing), bool(capturing[0])
 
     def read(self, host: np.ndarray, address: int, size: int, stream: int) -> None:
         """Copy bytes to the host; waits for the stream. Raises DeviceError."""
@@ -191,7 +242,7 @@ class DeviceLibrary:
                 images = pool.map(lambda one: halves.image(dtype, capability, one[2]), lacking)
             for one, image in zip(lacking, images, strict=True):
                 place = halves.place(dtype, one[2])
-                code = self.lib.cellgen_cuda_load(device, place, self.ffi.from_buffer(image))
+                code = self.of(dtype).cellgen_cuda_load(device, place, self.ffi.from_buffer(image))
                 self.require(code, f"{self.name}: loading kernels of {dtype} onto device {device}")
                 self._images.add(one)
         return True

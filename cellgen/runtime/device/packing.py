@@ -112,7 +112,8 @@ def argument_struct(
     library: DeviceLibrary, interface: Interface, function: Function, element: str
 ) -> ArgumentStruct:
     """Find the struct of a function in one element type, and what takes it."""
-    names, ffi, lib = cuda_symbols(interface, function, SUFFIXES[element]), library.ffi, library.lib
+    names, ffi = cuda_symbols(interface, function, SUFFIXES[element]), library.ffi
+    lib = library.of(element)
     kind = ffi.typeof(f"{names.struct} *")
     codes, zeros, starts = "@", list[int | float](), dict[str, int]()
     for name, member in kind.item.fields:

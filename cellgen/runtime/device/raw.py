@@ -69,15 +69,15 @@ class RawDeviceFunction:
         """
         if 0 in dims.values() and not has_elements(self._function.results, dims):
             return
-        number = TIERS[tier_of_run(tier)]
+        number, entry = TIERS[tier_of_run(tier)], self._entries.get(element) or self._look(element)
         self._kernel.require_device(device)
         with self._library.on(device):
-            ready = self._ready(element, device, dims, words, apart, options, number, stream)
+            ready = self._ready(entry, device, dims, words, apart, options, number, stream)
             self._launch(ready, workspace)
 
     def _ready(
         self,
-        element: str,
+        entry: DeviceEntry,
         device: int,
         dims: Mapping[str, int],
         words: Mapping[str, int | float],
@@ -87,7 +87,6 @@ class RawDeviceFunction:
         stream: int,
     ) -> Launch:
         """Put together what the kernels of a call depend on."""
-        entry = self._entries.get(element) or self._look(element)
         struct, values = entry.struct, [*entry.struct.zeros]
         names = self._function.dims
         if not dims["B"]:  # then there are no steps either

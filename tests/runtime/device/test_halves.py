@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from cellgen import Cell, H, Input, State, Weight, api, tanh
 from cellgen.cells import SHIPPED, Elman, MinGRU, SLSTMHeads
 from cellgen.errors import BuildError, DeviceError
 from cellgen.runtime.abi import Argument, axis_length
+from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.device import halves, nvcc, nvrtc
 from cellgen.runtime.device.arrays import DeviceArray
 from cellgen.runtime.device.backend import BACKEND
@@ -25,6 +27,7 @@ from cellgen.runtime.device.halves import CLUSTER, DEVICE, OWN, SHARED, Halves, 
 from cellgen.runtime.device.kernel import CudaKernel
 from cellgen.runtime.device.library import DeviceLibrary
 from cellgen.runtime.device.model import EMULATED, EMULATED_CAPABILITY
+from cellgen.runtime.options import Options
 from cellgen.runtime.paths import include_folder
 from cellgen.runtime.results import Results
 from tests.cover import each_time
@@ -65,12 +68,22 @@ def named() -> CudaKernel:
     return CudaKernel(of_three.interface, of_three.sources, emulated=True, halved=True)
 
 
+class Copied(Halves):
+    """Halves of which each host library is a copy, which has loaded no image yet."""
+
+    folder: ClassVar[Path]
+
+    def half(self, dtype: str) -> Built:
+        built = super().half(dtype)
+        return replace(built, path=Path(shutil.copy(built.path, self.folder)))
+
+
 def halved_anew(first: CudaKernel, folder: Path) -> CudaKernel:
-    """From a copy of its host half, which has loaded no image yet."""
+    """From copies of its host halves."""
     kernel = CudaKernel(first.interface, first.sources, emulated=True, halved=True)
-    both = Halves(kernel.sources, kernel.interface, True)
-    copy = shutil.copy(both.build().path, folder)
-    kernel._library = DeviceLibrary(str(copy), kernel.interface, both)
+    both = Copied(kernel.sources, kernel.interface, True)
+    Copied.folder = folder
+    kernel._library = DeviceLibrary(both, kernel.interface)
     return kernel
 
 
@@ -138,6 +151,33 @@ def test_element_types_that_are_compiled_apart_know_of_each_others_refusal(tmp_p
         OnHost(kernel, "bfloat16").sequence_forward(**drawn, tier="together", graph=False)
     assert library.cellgen_cuda_refused(0) > 0
     OnHost(kernel, "float32").sequence_forward(**drawn, tier="together", graph=False)
+
+
+@with_cxx
+def test_a_call_compiles_what_launches_its_own_element_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By arrays of the kernel's, and by addresses: no other type is compiled for either."""
+    named, half = list[str](), Halves.half
+
+    def counted(self: Halves, dtype: str) -> Built:
+        named.append(dtype)
+        return half(self, dtype)
+
+    monkeypatch.setattr(Halves, "half", counted)
+    kernel = halved_anew(elman(), tmp_path)
+    given = drawn(kernel, kernel.sequence_forward.function.arguments, "bfloat16")
+    kernel.sequence_forward(**given, tier="steps")
+    assert named == ["bfloat16"]
+    (tmp_path / "anew").mkdir()
+    anew = halved_anew(elman(), tmp_path / "anew")
+    function, library = anew.sequence_forward.function, kernel.library()
+    arrays = drawn(kernel, (*function.arguments, *function.results), "bfloat16")
+    words = {name: array.pointer for name, array in arrays.items()}
+    anew.launcher(function.name)(
+        "bfloat16", 0, DIMS, words, {}, Options(), 0, lambda size: library.allocate(0, size, 0)
+    )
+    assert named == ["bfloat16"] * 2
 
 
 @with_cxx
@@ -432,7 +472,8 @@ def test_images_have_every_kernel_that_the_host_knows(
     """By the names that the host asks for, in each element type."""
     kernel = whole(cell)
     both = Halves(kernel.sources, kernel.interface)
-    tags = re.findall(rb"18cellgen_kernel_tagIXad(L_Z\w+EEE)\0", both.build().path.read_bytes())
+    libraries = [both.half(dtype).path.read_bytes() for dtype in halves.PLACES]
+    tags = [t for l in libraries for t in re.findall(rb"18cellgen_kernel_tagIXad(L_Z\w+EEE)\0", l)]
     asked = names_alone([tag.decode() for tag in tags], tmp_path)
     images = [both.image(d, capability, part) for d in halves.PLACES for part in both.parts]
     there = {name.decode() for i in images for name in re.findall(rb"\.text\.(_Z\w+)", i)}
@@ -503,4 +544,4 @@ def test_what_builds_without_nvcc_asks_for_none(
     assert [need.name for need in BACKEND.toolchain()][:2] == ["NVRTC", "nvcc"]
     assert BACKEND.toolchain()[0].look() == f"{path}, 12.8"
     kernel = whole(MinGRU)
-    assert BACKEND.build(kernel.sources, kernel.interface).path.name == "min_gru_host.so"
+    assert BACKEND.build(kernel.sources, kernel.interface).path.name == "min_gru_host_f32.so"
