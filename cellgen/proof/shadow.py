@@ -2,7 +2,9 @@
 
 Input: addresses of one access of one program of a kernel. Output: nothing, or AccessError. The
 programs of a launch have no order: what one writes, no other may write or read, but through
-atomics. ``watched`` feeds it from Triton's interpreter.
+atomics, or behind them: what a program wrote before a barrier and told by an atomic that releases
+is there for one that acquires it, and has a barrier before it reads. ``watched`` feeds it from
+Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ class WatchedStorage:
     written: Flags
     launch: int = -1
     writer: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    barriers: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    """Of its writer before it wrote."""
     reader: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
 
     @staticmethod
@@ -57,6 +61,7 @@ class WatchedStorage:
         if self.launch != launch:
             self.launch = launch
             self.writer = np.full(self.elements, NOBODY, np.int32)
+            self.barriers = np.zeros(self.elements, np.int32)
             self.reader = np.full(self.elements, NOBODY, np.int32)
 
 
@@ -108,6 +113,44 @@ class Traffic:
 
 
 @dataclass
+class Order:
+    """What programs of a launch know of each other: up to which barrier they have seen others.
+
+    ``taken`` is known behind the next barrier; ``handed`` is what elements of atomics hand on.
+    """
+
+    barriers: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    seen: dict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+    taken: dict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+    handed: dict[tuple[int, int], dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+
+    def barrier(self, program: int) -> None:
+        """All lanes of a program have come as far."""
+        self.barriers[program] += 1
+        _join(self.seen[program], self.taken.pop(program, {}))
+
+    def release(self, program: int, elements: list[tuple[int, int]]) -> None:
+        """Tell what was written before the last barrier, and what was known."""
+        for element in elements:
+            _join(self.handed[element], self.seen[program])
+            _join(self.handed[element], {program: self.barriers[program]})
+
+    def acquire(self, program: int, elements: list[tuple[int, int]]) -> None:
+        """Take what others have told."""
+        for element in elements:
+            _join(self.taken[program], self.handed[element])
+
+    def is_seen(self, program: int, writer: int, barriers: int) -> bool:
+        """Whether a program knows what another wrote behind some barriers."""
+        return self.seen[program].get(writer, 0) > barriers
+
+
+def _join(into: dict[int, int], of: dict[int, int]) -> None:
+    for program, barriers in of.items():
+        into[program] = max(into.get(program, 0), barriers)
+
+
+@dataclass
 class Shadow:
     """The arguments of the launch that runs, and what is counted of all launches."""
 
@@ -116,10 +159,12 @@ class Shadow:
     launch: int = 0
     views: tuple[WatchedView, ...] = ()
     traffic: dict[tuple[str, str], Traffic] = field(default_factory=lambda: defaultdict(Traffic))
+    order: Order = field(default_factory=Order)
 
     def begin(self, kernel: str, views: tuple[WatchedView, ...]) -> None:
         """Start a launch."""
         self.kernel, self.views, self.launch = kernel, views, self.launch + 1
+        self.order = Order()
         for view in views:
             view.storage.begin(self.launch)
 
@@ -134,6 +179,7 @@ class Shadow:
             self._fail(view, unwritten, program, "reads {}, which nobody has written")
         writer = storage.writer[at]
         others = at[(writer != NOBODY) & (writer != number)]
+        others = others[~self._are_seen(storage, others, number)]
         if others.size:
             self._fail(
                 view, others, program, "reads {}, which another program of the same launch writes"
@@ -141,6 +187,17 @@ class Shadow:
         self._count(view, at, width, is_read=True)
         reader = storage.reader[at]
         storage.reader[at] = np.where((reader == NOBODY) | (reader == number), number, SEVERAL)
+
+    def _are_seen(self, storage: WatchedStorage, at: Indices, number: int) -> Flags:
+        """Which elements a program may read that others wrote in this launch."""
+        wrote = np.stack([storage.writer[at], storage.barriers[at]], 1)
+        pairs, which = np.unique(wrote, axis=0, return_inverse=True)
+        seen = [self.order.is_seen(number, int(w), int(n)) for w, n in pairs]
+        return np.array(seen, bool)[which.reshape(-1)]
+
+    def barrier(self, program: Program) -> None:
+        """All lanes of a program have come as far."""
+        self.order.barrier(_number(program))
 
     def write(
         self,
@@ -171,8 +228,17 @@ class Shadow:
         self._count(view, at, width, is_read=False)
         storage.written[at] = True
         storage.writer[at] = number
+        storage.barriers[at] = self.order.barriers[number]
 
-    def add(self, addresses: npt.NDArray[np.uint64], width: int, program: Program) -> None:
+    def add(
+        self,
+        addresses: npt.NDArray[np.uint64],
+        width: int,
+        program: Program,
+        *,
+        releases: bool = False,
+        acquires: bool = False,
+    ) -> None:
         """Check an atomic of one program: others may add to the same elements, and no more."""
         if not addresses.size:
             return
@@ -190,6 +256,11 @@ class Shadow:
         self._count(view, at, width, is_read=True)
         self._count(view, at, width, is_read=False)
         storage.writer[at] = ATOMIC
+        elements = [(storage.start, int(element)) for element in at]
+        if releases:
+            self.order.release(number, elements)
+        if acquires:
+            self.order.acquire(number, elements)
 
     def _require_output(self, view: WatchedView, at: Indices, program: Program) -> None:
         if view.storage.is_input:

@@ -190,6 +190,7 @@ def watched(cell: str) -> Iterator[Watch]:
         "create_masked_store": _store(watch),
         "create_atomic_rmw": _atomic(watch, BUILDER.create_atomic_rmw, 1),
         "create_atomic_cas": _atomic(watch, BUILDER.create_atomic_cas, 0),
+        "create_barrier": lambda: watch.shadow.barrier(_program()),
         "create_dot": _dot(watch),
     }
     function, run = interpreter.InterpretedFunction, {"run": _run(watch)}
@@ -306,12 +307,22 @@ def _store(watch: Watch) -> Callable[..., object]:
 
 
 def _atomic(watch: Watch, inner: Callable[..., object], at: int) -> Callable[..., object]:
-    """``at``: which argument has the addresses; the mask of a read-modify-write stands third."""
+    """``at``: which argument has the addresses; the mask of a read-modify-write stands third.
+
+    The last but one is what it orders.
+    """
 
     def atomic(*args: Any) -> object:
         with _kept(watch):
             addresses, _, width = _lanes(args[at], args[3] if at == 1 else None)
-            watch.shadow.add(addresses, width, _program())
+            orders = args[-2].name
+            watch.shadow.add(
+                addresses,
+                width,
+                _program(),
+                releases="RELEASE" in orders,
+                acquires="ACQUIRE" in orders,
+            )
         return inner(*args)
 
     return atomic

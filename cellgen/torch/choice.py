@@ -29,7 +29,7 @@ from torch import Tensor
 from cellgen.errors import BuildError
 from cellgen.runtime.build import cache
 from cellgen.runtime.progress import CallProgress, progress
-from cellgen.torch.cuts import Cut, configurations, size_of
+from cellgen.torch.cuts import Cut, configurations, may_be_read_once, size_of
 from cellgen.torch.devices import is_capturing, on_device
 from cellgen.torch.errors import WrongKernelsError
 from cellgen.torch.first_use import prove_once, versions
@@ -412,12 +412,25 @@ def _ranked_scan(run: PlanRun, forward: Row, timer: Timer, what: str) -> list[Ch
 
 
 def _ways(run: PlanRun, launches: Mapping[str, Row]) -> list[Cuts]:
-    """Of each number of programs how kernels are cut by each configuration, without repetition."""
+    """Of each way to cut steps how kernels are cut by each configuration, without repetition.
+
+    A way is a number of programs, or a length of segments that are read once, which all kernels
+    are that can be: their steps fit registers.
+    """
     ways: dict[str, Cuts] = {}
-    for many in run.plan["rows"]["programs"]:
+    every = [*configurations(run.plan)]
+    width = run.like.element_size()
+    for way in dict.fromkeys((one["programs"], one["once"]) for one in every):
         cuts: Cuts = {kernel: {} for kernel in launches}
-        for settings in (one for one in configurations(run.plan) if one["programs"] == many):
+        for settings in (one for one in every if (one["programs"], one["once"]) == way):
             for kernel, launch in launches.items():
+                if way[1] and launch["once"] and not may_be_read_once(launch, settings, width):
+                    continue
                 cuts[kernel].setdefault(_beside(run, {kernel: settings}).cut_of(launch), settings)
-        ways.setdefault(str([list(of) for of in cuts.values()]), cuts)
+        if all(cuts.values()) and (not way[1] or _is_read_once(cuts)):
+            ways.setdefault(str([list(of) for of in cuts.values()]), cuts)
     return [*ways.values()]
+
+
+def _is_read_once(cuts: Cuts) -> bool:
+    return any(cut.once and cut.grid[2] > 1 for of in cuts.values() for cut in of)

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+IN_REGISTERS = 128
+"""Registers of a lane that may hold the steps of a segment, beside those that it computes in."""
 LEAST_STEPS = 64
 """Steps of a segment at least."""
 FLAT_ROWS = 32
@@ -23,7 +25,10 @@ WARP, UNITS = 32, 4
 
 @dataclass(frozen=True)
 class Cut:
-    """How a launch is cut: all steps, those of a program, programs, units of each, steps ahead."""
+    """How a launch is cut: all steps, those of a program, programs, units of each, steps ahead.
+
+    ``once``: each segment is read once, all its steps ahead.
+    """
 
     steps: int
     length: int
@@ -31,6 +36,7 @@ class Cut:
     lanes: int
     ahead: int
     warps: int
+    once: bool = False
 
 
 def cut(
@@ -51,6 +57,9 @@ def cut(
     lanes, warps = lanes_of(size_of(launch["units"], of), settings["units"], settings["warps"])
     programs = -(-size_of(launch["units"], sizes) // lanes)
     steps, rows, many = sizes["T"], sizes["B"], 1
+    if settings["once"] and launch["once"]:
+        length = settings["once"]
+        return Cut(steps, length, (programs, rows, -(-steps // length)), lanes, length, warps, True)
     if launch["is_flat"]:
         steps, rows = steps * rows, 1
         many = -(-steps // FLAT_ROWS)
@@ -95,7 +104,20 @@ def ahead_of(streams: int, units: int, most: int) -> int:
 def configurations(plan: Mapping[str, Any]) -> Iterator[Mapping[str, int]]:
     """Every configuration of kernels over rows and units, the first one first."""
     rows = plan["rows"]
-    return ({**one, "programs": many} for many in rows["programs"] for one in rows["blocks"])
+    for many in rows["programs"]:
+        yield from ({**one, "programs": many, "once": 0} for one in rows["blocks"])
+    yield from ({**one, "programs": 0, "once": one["ahead"]} for one in rows["once"])
+
+
+def may_be_read_once(launch: Mapping[str, Any], settings: Mapping[str, int], width: int) -> bool:
+    """Whether the steps of a segment fit the registers of a program, of numbers of some bytes.
+
+    >>> launch = {"once": "rows_1_once", "streams": 2}
+    >>> [may_be_read_once(launch, {"units": 2, "ahead": 32}, width) for width in (2, 4)]
+    [True, False]
+    """
+    registers = max(1, launch["streams"]) * settings["ahead"] * -(-settings["units"] * width // 4)
+    return bool(launch["once"]) and registers <= IN_REGISTERS
 
 
 def size_of(text: str, sizes: Mapping[str, int]) -> int:

@@ -154,11 +154,13 @@ class PlanRun:
         return self.arrays[name]
 
     def _new(self, name: str) -> Tensor:
-        return torch.empty(self._shape(name), dtype=self._dtype(name), device=self.like.device)
+        dtype = self._dtype(name)
+        make = torch.zeros if dtype == torch.int32 else torch.empty  # segments have told nothing
+        return make(self._shape(name), dtype=dtype, device=self.like.device)
 
     def _dtype(self, name: str) -> torch.dtype:
         own: str = self.plan["arrays"][name]["dtype"]
-        return self.sums if own == "sums" else self.like.dtype
+        return {"int32": torch.int32, "sums": self.sums}.get(own, self.like.dtype)
 
     # --- operations ---
 
@@ -170,14 +172,19 @@ class PlanRun:
         """Call something with each kernel of a launch, its arrays, sizes, flags, and its cut."""
         cut = self.cut_of(launch)
         rows = 1 if launch["is_flat"] else self.sizes["B"]
-        self.sizes |= {"segments": cut.grid[2], "shares": cut.grid[2] * rows}
+        self.sizes |= {"segments": cut.grid[2], "shares": cut.grid[2] * rows, "blocks": cut.grid[0]}
         for name in launch["arrays"].values():
             if name.endswith(".shares"):
                 self.arrays.pop(name, None)
         if launch["whole"]:
             self.arrays.pop(launch["whole_arrays"]["ends_ptr"], None)
-            if cut.grid[2] > 1:
-                call(launch["whole"], launch["whole_arrays"], launch["whole_dims"], (), cut)
+        if cut.once:
+            for pointer in ("starts_ptr", "told_ptr"):
+                self.arrays.pop(launch["once_arrays"][pointer], None)
+            call(*(launch[f"once{of}"] for of in ("", "_arrays", "_dims", "_flags")), cut)
+            return
+        if launch["whole"] and cut.grid[2] > 1:
+            call(launch["whole"], launch["whole_arrays"], launch["whole_dims"], (), cut)
         call(launch["kernel"], launch["arrays"], launch["dims"], launch["flags"], cut)
 
     def cut_of(self, launch: Operation) -> Cut:
@@ -193,7 +200,7 @@ class PlanRun:
         for one in (*self.plan["forward"], *self.plan["backward"]):
             if one["op"] == "launch":
                 cut = self.cut_of(one)
-                is_split = bool(one["whole"]) and cut.grid[2] > 1
+                is_split = "once" if cut.once else bool(one["whole"]) and cut.grid[2] > 1
                 rows.append((one["kernel"], cut.lanes, cut.ahead, cut.warps, is_split))
         for plan in self.plan.get("memories", ()):
             kind = (self.like.dtype, CPU)
@@ -326,7 +333,8 @@ def _multiply(into: Tensor, a: Tensor, b: Tensor, adds: bool, sums: torch.dtype)
 def _named_by(one: Operation) -> set[str]:
     """The arrays of an operation that is of no memory."""
     if one["op"] == "launch":
-        return {*one["arrays"].values(), *one["whole_arrays"].values()}
+        arrays = ("arrays", "whole_arrays", "once_arrays")
+        return {name for of in arrays for name in one[of].values()}
     return {one[place] for place in ("left", "right", "into", "of") if place in one}
 
 

@@ -80,10 +80,11 @@ def rows_1_1(
     # s_scale = reshaped_beta
     # s_erase = reshaped_alpha * reshaped_beta
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < N, steps, 0)
     a_log = tl.load(a_log_ptr + unit, mask=unit < N, other=0.0).to(ACC)
@@ -163,10 +164,11 @@ def rows_1_2(
     # reshaped_v = reshape(v -> (B, N, D, 1))
     # s_value = reshaped_v
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < N * D, steps, 0)
     at = begins * step + row
@@ -221,10 +223,11 @@ def rows_1_3(
     # sigmoid_x_w_k = sigmoid(x_w_k)
     # x_w_k_sigmoid_x_w_k = x_w_k**2 * sigmoid_x_w_k**2
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < N * K, steps, 0)
     at = begins * step + row
@@ -301,10 +304,11 @@ def rows_2(
     # s_key = reshaped_k
     # s_query = reshaped_q
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < N * K, steps, 0)
     at_N = unit // (K)
@@ -404,10 +408,11 @@ def rows_3(
     # sum_s_reshaped_q = s_read
     # h = reshape(sum_s_reshaped_q -> (B, N, D))
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < N * D, steps, 0)
     at = begins * step + row
@@ -457,10 +462,11 @@ def rows_3_back(
 ):
     # d_s_read = reshape(d_h -> (B, N, D, 1))
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < N * D, steps, 0)
     at = (begins + steps - 1) * step + row
@@ -521,10 +527,11 @@ def rows_2_back(
     # d_x_w_k = d_k * sigmoid_x_w_k / sqrt_sqrt_pre_2 + d_sigmoid_x_w_k * (1 - sigmoid_x_w_k) * sigmoid_x_w_k
     # d_x_w_q = d_q * sigmoid_x_w_q / sqrt_sqrt_pre + d_sigmoid_x_w_q * (1 - sigmoid_x_w_q) * sigmoid_x_w_q
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < N * K, steps, 0)
     at_N = unit // (K)
@@ -667,10 +674,11 @@ def rows_1_3_back(
     # d_x_w_k = 2 * d_x_w_k_sigmoid_x_w_k * x_w_k * sigmoid_x_w_k**2 + d_sigmoid_x_w_k * (1 - sigmoid_x_w_k) * sigmoid_x_w_k
     # d_x_w_q = 2 * d_x_w_q_sigmoid_x_w_q * x_w_q * sigmoid_x_w_q**2 + d_sigmoid_x_w_q * (1 - sigmoid_x_w_q) * sigmoid_x_w_q
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < N * K, steps, 0)
     at = (begins + steps - 1) * step + row
@@ -783,10 +791,11 @@ def rows_1_2_back(
     # d_sigmoid_x_w_v = d_v * x_w_v
     # d_x_w_v = d_v * sigmoid_x_w_v + d_sigmoid_x_w_v * (1 - sigmoid_x_w_v) * sigmoid_x_w_v
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < N * D, steps, 0)
     at = (begins + steps - 1) * step + row
@@ -862,10 +871,11 @@ def rows_1_1_back(
     # d_b_a = sum(d_x_w_a -> (N, 1))
     # d_a_log = strong_product(d_exp_a_log, exp_a_log)
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < N, steps, 0)
     a_log = tl.load(a_log_ptr + unit, mask=unit < N, other=0.0).to(ACC)
@@ -979,7 +989,7 @@ def rows_1_1_back(
     d_exp_a_log = d_exp_a_log_sum
     d_b_a = d_b_a_sum
     d_a_log = strong_product(d_exp_a_log, exp_a_log)
-    share = (tl.program_id(2) * step + row) * N + unit
+    share = (segment * step + row) * N + unit
     tl.store(d_a_log_ptr + share, d_a_log, mask=unit < N)
     tl.store(d_b_a_ptr + share, d_b_a, mask=unit < N)
 
@@ -1648,7 +1658,7 @@ PLAN = {
       'units': 'N',
       'dims': {'N': 'N'},
       'flags': (), 'streams': 2, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
     },
     {
       'kernel': 'rows_1_2',
@@ -1656,7 +1666,7 @@ PLAN = {
       'units': 'N * D',
       'dims': {'D': 'D', 'N': 'N'},
       'flags': (), 'streams': 1, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
     },
     {
       'kernel': 'rows_1_3',
@@ -1668,7 +1678,7 @@ PLAN = {
       'units': 'N * K',
       'dims': {'K': 'K', 'N': 'N'},
       'flags': (), 'streams': 2, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
     },
     {
       'into': 'sum_x_w_q_sigmoid_x_w_q', 'of': 'x_w_q_sigmoid_x_w_q', 'axes': ('N', 'K'),
@@ -1689,7 +1699,7 @@ PLAN = {
       'units': 'N * K',
       'dims': {'K': 'K', 'N': 'N'},
       'flags': (), 'streams': 4, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
     },
     {'layer': 0, 'is_back': False, 'adds': (), 'op': 'memory'},
     {
@@ -1698,7 +1708,7 @@ PLAN = {
       'units': 'N * D',
       'dims': {'D': 'D', 'N': 'N'},
       'flags': (), 'streams': 1, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
     },
   ),
   'backward': (
@@ -1708,7 +1718,7 @@ PLAN = {
       'units': 'N * D',
       'dims': {'D': 'D', 'N': 'N'},
       'flags': (), 'streams': 1, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
     },
     {'layer': 0, 'is_back': True, 'adds': (), 'op': 'memory'},
     {
@@ -1726,7 +1736,7 @@ PLAN = {
       'units': 'N * K',
       'dims': {'K': 'K', 'N': 'N'},
       'flags': (), 'streams': 7, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
     },
     {
       'into': 'd_sum_x_w_q_sigmoid_x_w_q', 'of': 'rows_2.d_sum_x_w_q_sigmoid_x_w_q.wide',
@@ -1755,7 +1765,7 @@ PLAN = {
       'units': 'N * K',
       'dims': {'K': 'K', 'N': 'N'},
       'flags': (), 'streams': 6, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
     },
     {
       'kernel': 'rows_1_2_back',
@@ -1766,7 +1776,7 @@ PLAN = {
       'units': 'N * D',
       'dims': {'D': 'D', 'N': 'N'},
       'flags': (), 'streams': 2, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
     },
     {
       'kernel': 'rows_1_1_back',
@@ -1780,7 +1790,7 @@ PLAN = {
       'units': 'N',
       'dims': {'N': 'N'},
       'flags': (), 'streams': 5, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
     },
     {
       'into': 'd_a_log', 'of': 'rows_1_1.d_a_log.shares', 'axes': ('N',), 'keeps': (True,),
@@ -2186,5 +2196,10 @@ PLAN = {
       {'units': 2, 'warps': 4, 'ahead': 8},
     ),
     'programs': (1024, 4096, 0),
+    'once': (
+      {'units': 2, 'warps': 1, 'ahead': 16},
+      {'units': 1, 'warps': 1, 'ahead': 32},
+      {'units': 1, 'warps': 1, 'ahead': 16},
+    ),
   },
 }

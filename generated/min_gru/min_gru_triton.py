@@ -25,6 +25,28 @@ def sigmoid(x):
     return tl.where(x >= 0, 1.0, e) / (1 + e)
 
 
+FORMED = tl.constexpr(1)  # told of a segment: what it does as a whole
+KNOWN = tl.constexpr(2)  # told of a segment: what those behind it begin with
+POLLS = tl.constexpr(1 << 22)  # then a program goes on with NaN: none waits for ever
+
+
+@triton.jit
+def nearest_known(told_at, order):
+    """The nearest segment before ``order`` whose end is known, all between having told; or -1."""
+    place = tl.arange(0, 64)
+    near, known, polls = order - 1, tl.full([], -1, tl.int32), tl.full([], 0, tl.int32)
+    while (known < 0) & (polls < POLLS):
+        each = near - place
+        told = tl.atomic_add(told_at + each, 0, mask=each >= 0, sem="acquire")
+        told = tl.where(each >= 0, told, 0)
+        first = tl.min(tl.where(told == KNOWN, place, 64), 0)
+        missing = tl.min(tl.where(told == 0, place, 64), 0)
+        known = tl.where(first < missing, near - first, -1)
+        near = tl.where(tl.minimum(first, missing) == 64, near - 64, near)
+        polls += 1
+    return known
+
+
 @triton.jit
 def rows_1(
     b_z_ptr, b_n_ptr, x_w_z_ptr, x_w_n_ptr, h_prev_first_ptr, h_ptr, h_last_ptr, ends_ptr, step_before_ptr,
@@ -35,10 +57,11 @@ def rows_1(
     # n_bar = b_n + x_w_n
     # h = h_prev + (n_bar - h_prev) * z
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < H, steps, 0)
     b_z = tl.load(b_z_ptr + unit, mask=unit < H, other=0.0).to(ACC)
@@ -46,7 +69,7 @@ def rows_1(
     at = begins * step + row
     h_prev = tl.load(h_prev_first_ptr + row * H + unit, mask=unit < H, other=0.0).to(ACC)
     if SPLIT:
-        for behind in range(0, tl.program_id(2)):
+        for behind in range(0, segment):
             end_at = ends_ptr + behind * step * 2 * H + row * H + unit
             factor_00 = tl.load(end_at + 0 * step * H, mask=unit < H, other=0.0)
             term_0 = tl.load(end_at + 1 * step * H, mask=unit < H, other=0.0)
@@ -115,10 +138,11 @@ def rows_1_whole(
     T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < H, steps, 0)
     b_z = tl.load(b_z_ptr + unit, mask=unit < H, other=0.0).to(ACC)
@@ -180,9 +204,120 @@ def rows_1_whole(
             h_factor = 1 - z
             h_term = z * n_bar
             factor_00, term_0 = tl.where(held, h_factor * factor_00, factor_00).to(ACC), tl.where(held, h_factor * term_0 + h_term, term_0).to(ACC)
-    end_at = ends_ptr + tl.program_id(2) * step * 2 * H + row * H + unit
+    end_at = ends_ptr + segment * step * 2 * H + row * H + unit
     tl.store(end_at + 0 * step * H, factor_00, mask=unit < H)
     tl.store(end_at + 1 * step * H, term_0, mask=unit < H)
+
+
+@triton.jit
+def rows_1_once(
+    b_z_ptr, b_n_ptr, x_w_z_ptr, x_w_n_ptr, h_prev_first_ptr, h_ptr, h_last_ptr, ends_ptr, starts_ptr, told_ptr, step_before_ptr,
+    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
+):
+    # z_pre = b_z + x_w_z
+    # z = sigmoid(z_pre)
+    # n_bar = b_n + x_w_n
+    # h = h_prev + (n_bar - h_prev) * z
+    ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
+    blocks, rows, segments = tl.num_programs(0), tl.num_programs(1), tl.num_programs(2)
+    taken = tl.atomic_add(told_ptr, 1, sem="relaxed")
+    block, order = taken % blocks, taken // (blocks * rows)
+    row = (taken // blocks % rows).to(tl.int64)
+    step = rows.to(tl.int64)
+    segment = order
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
+    steps = tl.minimum(T - begins, LENGTH)
+    count = tl.where(unit < H, steps, 0)
+    b_z = tl.load(b_z_ptr + unit, mask=unit < H, other=0.0).to(ACC)
+    b_n = tl.load(b_n_ptr + unit, mask=unit < H, other=0.0).to(ACC)
+    at = begins * step + row
+    h_to = h_ptr + at * H + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at + i * step, mask=i < steps, other=LEFT_OUT),
+            )
+    x_w_z_at = x_w_z_ptr + at * H + unit
+    x_w_n_at = x_w_n_ptr + at * H + unit
+    x_w_z_ahead = ()
+    x_w_n_ahead = ()
+    for i in tl.static_range(AHEAD):
+        x_w_z_ahead = x_w_z_ahead + (
+            tl.load(x_w_z_at + i * step * H, mask=i < count, other=0.0),
+        )
+        x_w_n_ahead = x_w_n_ahead + (
+            tl.load(x_w_n_at + i * step * H, mask=i < count, other=0.0),
+        )
+    if GAPS:
+        before_now = before_ahead
+    x_w_z_now = x_w_z_ahead
+    x_w_n_now = x_w_n_ahead
+    factor_00 = tl.full([UNITS], 1.0, ACC)
+    term_0 = tl.full([UNITS], 0.0, ACC)
+    for t in tl.static_range(0, AHEAD, AHEAD):
+        for i in tl.static_range(AHEAD):
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
+            x_w_z = x_w_z_now[i].to(ACC)
+            x_w_n = x_w_n_now[i].to(ACC)
+            if GAPS:
+                factor_00 = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), factor_00)
+            if GAPS:
+                term_0 = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), term_0)
+            z_pre = b_z + x_w_z
+            z = sigmoid(z_pre)
+            n_bar = b_n + x_w_n
+            h_factor = 1 - z
+            h_term = z * n_bar
+            factor_00, term_0 = tl.where(held, h_factor * factor_00, factor_00).to(ACC), tl.where(held, h_factor * term_0 + h_term, term_0).to(ACC)
+    told_at = told_ptr + 1 + (row * blocks + block) * segments
+    tl.store(ends_ptr + ((segment) * 2 + 0) * step * H + row * H + unit, factor_00, mask=unit < H)
+    tl.store(ends_ptr + ((segment) * 2 + 1) * step * H + row * H + unit, term_0, mask=unit < H)
+    tl.debug_barrier()
+    tl.atomic_xchg(told_at + order, FORMED, sem="release")
+    h_prev = tl.load(h_prev_first_ptr + row * H + unit, mask=unit < tl.where(order == 0, H, 0), other=0.0).to(ACC)
+    if order > 0:
+        known = nearest_known(told_at, order)
+        tl.debug_barrier()
+        h_prev = tl.load(starts_ptr + ((known) * 1 + 0) * step * H + row * H + unit, mask=unit < tl.where(known < 0, 0, H), other=float("nan"), cache_modifier=".cg")
+        for behind in range(tl.where(known < 0, order, known + 1), order, 4):
+            factor_00_then = ()
+            term_0_then = ()
+            for i in tl.static_range(4):
+                is_there = unit < tl.where(behind + i < order, H, 0)
+                factor_00_then = factor_00_then + (
+                    tl.load(ends_ptr + ((behind + i) * 2 + 0) * step * H + row * H + unit, mask=is_there, other=0.0, cache_modifier=".cg"),
+                )
+                term_0_then = term_0_then + (
+                    tl.load(ends_ptr + ((behind + i) * 2 + 1) * step * H + row * H + unit, mask=is_there, other=0.0, cache_modifier=".cg"),
+                )
+            for i in tl.static_range(4):
+                h_prev_next = tl.where(behind + i < order, tl.where(factor_00_then[i] == 0, 0.0, factor_00_then[i] * h_prev) + term_0_then[i], h_prev)
+                h_prev = h_prev_next
+    if order + 1 < segments:
+        tl.store(starts_ptr + ((order) * 1 + 0) * step * H + row * H + unit, tl.where(factor_00 == 0, 0.0, factor_00 * h_prev) + term_0, mask=unit < H)
+        tl.debug_barrier()
+        tl.atomic_xchg(told_at + order, KNOWN, sem="release")
+    for t in tl.static_range(0, AHEAD, AHEAD):
+        for i in tl.static_range(AHEAD):
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
+            x_w_z = x_w_z_now[i].to(ACC)
+            x_w_n = x_w_n_now[i].to(ACC)
+            if GAPS:
+                h_prev = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), h_prev)
+            z_pre = b_z + x_w_z
+            z = sigmoid(z_pre)
+            n_bar = b_n + x_w_n
+            h = h_prev + (n_bar - h_prev) * z
+            tl.store(h_to + (t + i) * step * H, tl.where(held, h, 0.0) if GAPS else h, mask=there)
+            h_prev_then = tl.where(held, h, h_prev).to(ACC)
+            h_prev = h_prev_then
+    if begins + steps >= T:
+        tl.store(h_last_ptr + row * H + unit, h_prev, mask=unit < H)
 
 
 @triton.jit
@@ -197,10 +332,11 @@ def rows_1_back(
     # d_b_z = sum(d_x_w_z -> (H,))
     # d_h_prev = d_h * (1 - z)
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < H, steps, 0)
     b_z = tl.load(b_z_ptr + unit, mask=unit < H, other=0.0).to(ACC)
@@ -210,7 +346,7 @@ def rows_1_back(
     d_h_carry = tl.load(d_h_last_ptr + row * H + unit, mask=unit < H, other=0.0).to(ACC)
     held_before = tl.where(begins > 0, count, count - 1)
     if SPLIT:
-        for behind in range(1, tl.num_programs(2) - tl.program_id(2)):
+        for behind in range(1, tl.num_programs(2) - segment):
             end_at = ends_ptr + (tl.num_programs(2) - behind) * step * 2 * H + row * H + unit
             back_at = back_ends_ptr + (tl.num_programs(2) - behind) * step * 1 * H + row * H + unit
             factor_00 = tl.load(end_at + 0 * step * H, mask=unit < H, other=0.0)
@@ -306,7 +442,7 @@ def rows_1_back(
                 d_h_carry = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), d_h_carry)
     d_b_n = d_b_n_sum
     d_b_z = d_b_z_sum
-    share = (tl.program_id(2) * step + row) * H + unit
+    share = (segment * step + row) * H + unit
     tl.store(d_b_z_ptr + share, d_b_z, mask=unit < H)
     tl.store(d_b_n_ptr + share, d_b_n, mask=unit < H)
     if begins == 0:
@@ -319,10 +455,11 @@ def rows_1_whole_back(
     T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < H, steps, 0)
     b_z = tl.load(b_z_ptr + unit, mask=unit < H, other=0.0).to(ACC)
@@ -379,8 +516,151 @@ def rows_1_whole_back(
             d_h_carry = tl.where(held, d_h_prev, d_h_carry).to(ACC)
             if GAPS:
                 d_h_carry = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), d_h_carry)
-    end_at = ends_ptr + tl.program_id(2) * step * 1 * H + row * H + unit
+    end_at = ends_ptr + segment * step * 1 * H + row * H + unit
     tl.store(end_at + 0 * step * H, d_h_carry, mask=unit < H)
+
+
+@triton.jit
+def rows_1_back_once(
+    b_z_ptr, b_n_ptr, x_w_z_ptr, x_w_n_ptr, h_ptr, d_h_above_ptr, h_prev_first_ptr, d_h_last_ptr, d_b_z_ptr, d_b_n_ptr, d_x_w_z_ptr, d_x_w_n_ptr, d_h_prev_ptr, ends_ptr, back_ends_ptr, starts_ptr, told_ptr, step_before_ptr,
+    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
+):
+    # d_x_w_n = d_h * z
+    # d_z = d_h * (n_bar - h_prev)
+    # d_x_w_z = d_z * (1 - z) * z
+    # d_b_n = sum(d_x_w_n -> (H,))
+    # d_b_z = sum(d_x_w_z -> (H,))
+    # d_h_prev = d_h * (1 - z)
+    ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
+    blocks, rows, segments = tl.num_programs(0), tl.num_programs(1), tl.num_programs(2)
+    taken = tl.atomic_add(told_ptr, 1, sem="relaxed")
+    block, order = taken % blocks, taken // (blocks * rows)
+    row = (taken // blocks % rows).to(tl.int64)
+    step = rows.to(tl.int64)
+    segment = segments - 1 - order
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
+    steps = tl.minimum(T - begins, LENGTH)
+    count = tl.where(unit < H, steps, 0)
+    b_z = tl.load(b_z_ptr + unit, mask=unit < H, other=0.0).to(ACC)
+    b_n = tl.load(b_n_ptr + unit, mask=unit < H, other=0.0).to(ACC)
+    at = (begins + steps - 1) * step + row
+    held_before = tl.where(begins > 0, count, count - 1)
+    h_prev_begun = tl.load(h_prev_first_ptr + row * H + unit, mask=unit < tl.where((begins == 0) | GAPS, H, 0), other=0.0).to(ACC)
+    d_x_w_z_to = d_x_w_z_ptr + at * H + unit
+    d_x_w_n_to = d_x_w_n_ptr + at * H + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at - i * step, mask=i < steps, other=LEFT_OUT),
+            )
+    x_w_z_at = x_w_z_ptr + at * H + unit
+    x_w_n_at = x_w_n_ptr + at * H + unit
+    h_prev_at = h_ptr + (at - step) * H + unit
+    d_h_above_at = d_h_above_ptr + at * H + unit
+    x_w_z_ahead = ()
+    x_w_n_ahead = ()
+    h_prev_ahead = ()
+    d_h_above_ahead = ()
+    for i in tl.static_range(AHEAD):
+        x_w_z_ahead = x_w_z_ahead + (
+            tl.load(x_w_z_at - i * step * H, mask=i < count, other=0.0),
+        )
+        x_w_n_ahead = x_w_n_ahead + (
+            tl.load(x_w_n_at - i * step * H, mask=i < count, other=0.0),
+        )
+        h_prev_ahead = h_prev_ahead + (
+            tl.load(h_ptr + (before_ahead[i] * step + row) * H + unit if GAPS else h_prev_at - i * step * H, mask=i < (tl.where(before_ahead[i] >= 0, count, 0) if GAPS else held_before), other=0.0),
+        )
+        d_h_above_ahead = d_h_above_ahead + (
+            tl.load(d_h_above_at - i * step * H, mask=i < count, other=0.0),
+        )
+    if GAPS:
+        before_now = before_ahead
+    x_w_z_now = x_w_z_ahead
+    x_w_n_now = x_w_n_ahead
+    h_prev_now = h_prev_ahead
+    d_h_above_now = d_h_above_ahead
+    d_h_carry = tl.full([UNITS], 0.0, ACC)
+    for t in tl.static_range(0, AHEAD, AHEAD):
+        for i in tl.static_range(AHEAD):
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
+            x_w_z = x_w_z_now[i].to(ACC)
+            d_h_above = d_h_above_now[i].to(ACC)
+            d_h = d_h_carry + d_h_above
+            z_pre = b_z + x_w_z
+            z = sigmoid(z_pre)
+            d_h_prev = d_h * (1 - z)
+            d_h_carry = tl.where(held, d_h_prev, d_h_carry).to(ACC)
+            if GAPS:
+                d_h_carry = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), d_h_carry)
+    factor_00 = tl.load(ends_ptr + ((segment) * 2 + 0) * step * H + row * H + unit, mask=unit < H, other=0.0)
+    term_0 = d_h_carry
+    told_at = told_ptr + 1 + (row * blocks + block) * segments
+    tl.store(back_ends_ptr + ((segment) * 1 + 0) * step * H + row * H + unit, term_0, mask=unit < H)
+    tl.debug_barrier()
+    tl.atomic_xchg(told_at + order, FORMED, sem="release")
+    d_h_carry = tl.load(d_h_last_ptr + row * H + unit, mask=unit < tl.where(order == 0, H, 0), other=0.0).to(ACC)
+    if order > 0:
+        known = nearest_known(told_at, order)
+        tl.debug_barrier()
+        d_h_carry = tl.load(starts_ptr + ((known) * 1 + 0) * step * H + row * H + unit, mask=unit < tl.where(known < 0, 0, H), other=float("nan"), cache_modifier=".cg")
+        for behind in range(tl.where(known < 0, order, known + 1), order, 4):
+            factor_00_then = ()
+            term_0_then = ()
+            for i in tl.static_range(4):
+                is_there = unit < tl.where(behind + i < order, H, 0)
+                factor_00_then = factor_00_then + (
+                    tl.load(ends_ptr + ((segments - 1 - (behind + i)) * 2 + 0) * step * H + row * H + unit, mask=is_there, other=0.0, cache_modifier=".cg"),
+                )
+                term_0_then = term_0_then + (
+                    tl.load(back_ends_ptr + ((segments - 1 - (behind + i)) * 1 + 0) * step * H + row * H + unit, mask=is_there, other=0.0, cache_modifier=".cg"),
+                )
+            for i in tl.static_range(4):
+                d_h_carry_next = tl.where(behind + i < order, tl.where(factor_00_then[i] == 0, 0.0, factor_00_then[i] * d_h_carry) + term_0_then[i], d_h_carry)
+                d_h_carry = d_h_carry_next
+    if order + 1 < segments:
+        tl.store(starts_ptr + ((order) * 1 + 0) * step * H + row * H + unit, tl.where(factor_00 == 0, 0.0, factor_00 * d_h_carry) + term_0, mask=unit < H)
+        tl.debug_barrier()
+        tl.atomic_xchg(told_at + order, KNOWN, sem="release")
+    d_b_n_sum = tl.zeros([UNITS], ACC)
+    d_b_z_sum = tl.zeros([UNITS], ACC)
+    for t in tl.static_range(0, AHEAD, AHEAD):
+        for i in tl.static_range(AHEAD):
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
+            x_w_z = x_w_z_now[i].to(ACC)
+            x_w_n = x_w_n_now[i].to(ACC)
+            d_h_above = d_h_above_now[i].to(ACC)
+            is_behind = before_now[i] >= 0 if GAPS else t + i < held_before
+            h_prev = tl.where(is_behind, h_prev_now[i].to(ACC), h_prev_begun)
+            if GAPS:
+                h_prev = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), h_prev)
+            d_h = d_h_carry + d_h_above
+            z_pre = b_z + x_w_z
+            z = sigmoid(z_pre)
+            n_bar = b_n + x_w_n
+            d_x_w_n = d_h * z
+            d_z = d_h * (n_bar - h_prev)
+            d_x_w_z = d_z * (1 - z) * z
+            d_h_prev = d_h * (1 - z)
+            tl.store(d_x_w_z_to - (t + i) * step * H, tl.where(held, d_x_w_z, 0.0) if GAPS else d_x_w_z, mask=there)
+            tl.store(d_x_w_n_to - (t + i) * step * H, tl.where(held, d_x_w_n, 0.0) if GAPS else d_x_w_n, mask=there)
+            d_b_n_sum += tl.where(held, d_x_w_n, 0.0)
+            d_b_z_sum += tl.where(held, d_x_w_z, 0.0)
+            d_h_carry = tl.where(held, d_h_prev, d_h_carry).to(ACC)
+            if GAPS:
+                d_h_carry = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), d_h_carry)
+    d_b_n = d_b_n_sum
+    d_b_z = d_b_z_sum
+    share = (segment * step + row) * H + unit
+    tl.store(d_b_z_ptr + share, d_b_z, mask=unit < H)
+    tl.store(d_b_n_ptr + share, d_b_n, mask=unit < H)
+    if begins == 0:
+        tl.store(d_h_prev_ptr + row * H + unit, d_h_carry, mask=unit < H)
 
 
 PLAN = {
@@ -398,9 +678,13 @@ PLAN = {
     'h': {'shape': ('T', 'B', 'H'), 'dtype': 'streams'},
     'h_last': {'shape': ('B', 'H'), 'dtype': 'streams'},
     'rows_1.ends': {'shape': ('segments', '2', 'B', 'H'), 'dtype': 'sums'},
+    'rows_1.starts': {'shape': ('segments', '1', 'B', 'H'), 'dtype': 'sums'},
+    'rows_1.told': {'shape': ('1 + segments*B*blocks',), 'dtype': 'int32'},
     'd_h': {'shape': ('T', 'B', 'H'), 'dtype': 'streams'},
     'd_h_last': {'shape': ('B', 'H'), 'dtype': 'streams'},
     'rows_1.back_ends': {'shape': ('segments', '1', 'B', 'H'), 'dtype': 'sums'},
+    'rows_1.back_starts': {'shape': ('segments', '1', 'B', 'H'), 'dtype': 'sums'},
+    'rows_1.back_told': {'shape': ('1 + segments*B*blocks',), 'dtype': 'int32'},
     'd_h_prev': {'shape': ('B', 'H'), 'dtype': 'streams'},
     'rows_1.d_b_z.shares': {'shape': ('shares', 'H'), 'dtype': 'sums'},
     'd_b_z': {'shape': ('H',), 'dtype': 'streams'},
@@ -430,7 +714,15 @@ PLAN = {
         'ends_ptr': 'rows_1.ends', 'step_before_ptr': 'step.before',
       },
       'whole_dims': {'H': 'H'},
-      'op': 'launch',
+      'once': 'rows_1_once',
+      'once_arrays': {
+        'b_z_ptr': 'b_z', 'b_n_ptr': 'b_n', 'x_w_z_ptr': 'x_w_z', 'x_w_n_ptr': 'x_w_n',
+        'h_prev_first_ptr': 'h_prev', 'h_ptr': 'h', 'h_last_ptr': 'h_last',
+        'ends_ptr': 'rows_1.ends', 'starts_ptr': 'rows_1.starts', 'told_ptr': 'rows_1.told',
+        'step_before_ptr': 'step.before',
+      },
+      'once_dims': {'H': 'H'},
+      'once_flags': (), 'op': 'launch',
     },
   ),
   'backward': (
@@ -452,7 +744,18 @@ PLAN = {
         'ends_ptr': 'rows_1.back_ends', 'step_before_ptr': 'step.before',
       },
       'whole_dims': {'H': 'H'},
-      'op': 'launch',
+      'once': 'rows_1_back_once',
+      'once_arrays': {
+        'b_z_ptr': 'b_z', 'b_n_ptr': 'b_n', 'x_w_z_ptr': 'x_w_z', 'x_w_n_ptr': 'x_w_n',
+        'h_ptr': 'h', 'd_h_above_ptr': 'd_h', 'h_prev_first_ptr': 'h_prev',
+        'd_h_last_ptr': 'd_h_last', 'd_b_z_ptr': 'rows_1.d_b_z.shares',
+        'd_b_n_ptr': 'rows_1.d_b_n.shares', 'd_x_w_z_ptr': 'd_x_w_z', 'd_x_w_n_ptr': 'd_x_w_n',
+        'd_h_prev_ptr': 'd_h_prev', 'ends_ptr': 'rows_1.ends', 'back_ends_ptr': 'rows_1.back_ends',
+        'starts_ptr': 'rows_1.back_starts', 'told_ptr': 'rows_1.back_told',
+        'step_before_ptr': 'step.before',
+      },
+      'once_dims': {'H': 'H'},
+      'once_flags': (), 'op': 'launch',
     },
     {
       'into': 'd_b_z', 'of': 'rows_1.d_b_z.shares', 'axes': ('H',), 'keeps': (True,),
@@ -486,5 +789,10 @@ PLAN = {
       {'units': 2, 'warps': 4, 'ahead': 8},
     ),
     'programs': (1024, 4096, 0),
+    'once': (
+      {'units': 2, 'warps': 1, 'ahead': 16},
+      {'units': 1, 'warps': 1, 'ahead': 32},
+      {'units': 1, 'warps': 1, 'ahead': 16},
+    ),
   },
 }

@@ -96,10 +96,11 @@ def rows_1_1(
     # c_scale = reshaped_i
     # n_value = i
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < N, steps, 0)
     b_i = tl.load(b_i_ptr + unit, mask=unit < N, other=0.0).to(ACC)
@@ -191,10 +192,11 @@ def rows_1_2(
     # c_key = reshaped_k
     # c_query = reshaped_q
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < N * K, steps, 0)
     b_q = tl.load(b_q_ptr + unit, mask=unit < N * K, other=0.0).to(ACC)
@@ -266,10 +268,11 @@ def rows_1_3(
     # reshaped_v = reshape(v -> (B, N, D, 1))
     # c_value = reshaped_v
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < N * D, steps, 0)
     b_v = tl.load(b_v_ptr + unit, mask=unit < N * D, other=0.0).to(ACC)
@@ -328,10 +331,11 @@ def rows_2(
     # reshaped_sum_c_reshaped_q = reshape(sum_c_reshaped_q -> (B, N, D))
     # h = o * reshaped_sum_c_reshaped_q / maximum(abs(sum_q_n), exp_exp_pre)
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < N * D, steps, 0)
     at_N = unit // (D)
@@ -432,10 +436,11 @@ def rows_2_back(
     # d_m = -d_exp_pre
     # d_b_o = sum(d_x_w_o -> (N, D))
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < N * D, steps, 0)
     at_N = unit // (D)
@@ -546,7 +551,7 @@ def rows_2_back(
             tl.store(d_n_read_to - (t + i) * step * N * D, tl.where(held, d_n_read, 0.0) if GAPS else d_n_read, mask=there)
             d_b_o_sum += tl.where(held, d_x_w_o, 0.0)
     d_b_o = d_b_o_sum
-    share = (tl.program_id(2) * step + row) * N * D + unit
+    share = (segment * step + row) * N * D + unit
     tl.store(d_b_o_ptr + share, d_b_o, mask=unit < N * D)
 
 
@@ -558,10 +563,11 @@ def rows_1_3_back(
     # d_x_w_v = reshape(d_c_value -> (B, N, D))
     # d_b_v = sum(d_x_w_v -> (N, D))
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < N * D, steps, 0)
     at = (begins + steps - 1) * step + row
@@ -604,7 +610,7 @@ def rows_1_3_back(
             tl.store(d_x_w_v_to - (t + i) * step * N * D, tl.where(held, d_x_w_v, 0.0) if GAPS else d_x_w_v, mask=there)
             d_b_v_sum += tl.where(held, d_x_w_v, 0.0)
     d_b_v = d_b_v_sum
-    share = (tl.program_id(2) * step + row) * N * D + unit
+    share = (segment * step + row) * N * D + unit
     tl.store(d_b_v_ptr + share, d_b_v, mask=unit < N * D)
 
 
@@ -619,10 +625,11 @@ def rows_1_2_back(
     # d_b_k = sum(d_k -> (N, K))
     # d_b_q = sum(d_x_w_q -> (N, K))
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < N * K, steps, 0)
     K_real = tl.full([UNITS], K, ACC)
@@ -684,7 +691,7 @@ def rows_1_2_back(
             d_b_q_sum += tl.where(held, d_x_w_q, 0.0)
     d_b_k = d_b_k_sum
     d_b_q = d_b_q_sum
-    share = (tl.program_id(2) * step + row) * N * K + unit
+    share = (segment * step + row) * N * K + unit
     tl.store(d_b_q_ptr + share, d_b_q, mask=unit < N * K)
     tl.store(d_b_k_ptr + share, d_b_k, mask=unit < N * K)
 
@@ -706,10 +713,11 @@ def rows_1_1_back(
     # d_b_f = sum(d_x_w_f -> (N, 1))
     # d_b_i = sum(d_x_w_i -> (N, 1))
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < N, steps, 0)
     b_i = tl.load(b_i_ptr + unit, mask=unit < N, other=0.0).to(ACC)
@@ -852,7 +860,7 @@ def rows_1_1_back(
                 d_m_carry = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), d_m_carry)
     d_b_f = d_b_f_sum
     d_b_i = d_b_i_sum
-    share = (tl.program_id(2) * step + row) * N + unit
+    share = (segment * step + row) * N + unit
     tl.store(d_b_i_ptr + share, d_b_i, mask=unit < N)
     tl.store(d_b_f_ptr + share, d_b_f, mask=unit < N)
     if begins == 0:
@@ -1473,7 +1481,8 @@ PLAN = {
       'units': 'N',
       'dims': {'N': 'N'},
       'flags': (), 'streams': 2, 'is_flat': False, 'whole': '', 'whole_arrays': {},
-      'whole_dims': {}, 'op': 'launch',
+      'whole_dims': {}, 'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (),
+      'op': 'launch',
     },
     {
       'kernel': 'rows_1_2',
@@ -1484,7 +1493,7 @@ PLAN = {
       'units': 'N * K',
       'dims': {'K': 'K', 'N': 'N'},
       'flags': (), 'streams': 2, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
     },
     {
       'kernel': 'rows_1_3',
@@ -1495,7 +1504,7 @@ PLAN = {
       'units': 'N * D',
       'dims': {'D': 'D', 'N': 'N'},
       'flags': (), 'streams': 1, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
     },
     {'layer': 0, 'is_back': False, 'adds': (), 'op': 'memory'},
     {
@@ -1507,7 +1516,7 @@ PLAN = {
       'units': 'N * D',
       'dims': {'D': 'D', 'N': 'N'},
       'flags': (), 'streams': 4, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
     },
   ),
   'backward': (
@@ -1522,7 +1531,7 @@ PLAN = {
       'units': 'N * D',
       'dims': {'D': 'D', 'N': 'N'},
       'flags': (), 'streams': 5, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
     },
     {
       'into': 'd_b_o', 'of': 'rows_2.d_b_o.shares', 'axes': ('N', 'D'), 'keeps': (True, True),
@@ -1546,7 +1555,7 @@ PLAN = {
       'units': 'N * D',
       'dims': {'D': 'D', 'N': 'N'},
       'flags': (), 'streams': 1, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
     },
     {
       'into': 'd_b_v', 'of': 'rows_1_3.d_b_v.shares', 'axes': ('N', 'D'), 'keeps': (True, True),
@@ -1562,7 +1571,7 @@ PLAN = {
       'units': 'N * K',
       'dims': {'K': 'K', 'N': 'N'},
       'flags': (), 'streams': 2, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
     },
     {
       'into': 'd_b_q', 'of': 'rows_1_2.d_b_q.shares', 'axes': ('N', 'K'), 'keeps': (True, True),
@@ -1586,7 +1595,8 @@ PLAN = {
       'units': 'N',
       'dims': {'N': 'N'},
       'flags': (), 'streams': 7, 'is_flat': False, 'whole': '', 'whole_arrays': {},
-      'whole_dims': {}, 'op': 'launch',
+      'whole_dims': {}, 'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (),
+      'op': 'launch',
     },
     {
       'into': 'd_b_i', 'of': 'rows_1_1.d_b_i.shares', 'axes': ('N',), 'keeps': (True,),
@@ -1928,5 +1938,10 @@ PLAN = {
       {'units': 2, 'warps': 4, 'ahead': 8},
     ),
     'programs': (1024, 4096, 0),
+    'once': (
+      {'units': 2, 'warps': 1, 'ahead': 16},
+      {'units': 1, 'warps': 1, 'ahead': 32},
+      {'units': 1, 'warps': 1, 'ahead': 16},
+    ),
   },
 }

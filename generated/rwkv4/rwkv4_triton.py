@@ -51,10 +51,11 @@ def rows_0(
     # x_k = x * mu_k + x_shift_prev * (1 - mu_k)
     # x_v = x * mu_v + x_shift_prev * (1 - mu_v)
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < H, steps, 0)
     mu_r = tl.load(mu_r_ptr + unit, mask=unit < H, other=0.0).to(ACC)
@@ -138,10 +139,11 @@ def rows_1(
     # sigmoid_r = sigmoid(r)
     # wkv_sigmoid_r = wkv * sigmoid_r
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < H, steps, 0)
     decay = tl.load(decay_ptr + unit, mask=unit < H, other=0.0).to(ACC)
@@ -279,10 +281,11 @@ def rows_1_back(
     # d_b_prev = d_b * f_old - d_wkv * (a_prev * e_old + v * e_new) * e_old / (b_prev * e_old + e_new)**2
     # d_a_prev = d_a * f_old + d_wkv * e_old / (b_prev * e_old + e_new)
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < H, steps, 0)
     decay = tl.load(decay_ptr + unit, mask=unit < H, other=0.0).to(ACC)
@@ -497,7 +500,7 @@ def rows_1_back(
     d_exp_decay = d_exp_decay_sum
     d_u = d_u_sum
     d_decay = strong_product(d_exp_decay, exp_decay)
-    share = (tl.program_id(2) * step + row) * H + unit
+    share = (segment * step + row) * H + unit
     tl.store(d_decay_ptr + share, d_decay, mask=unit < H)
     tl.store(d_u_ptr + share, d_u, mask=unit < H)
     if begins == 0:
@@ -520,10 +523,11 @@ def rows_0_back(
     # d_x_shift_prev = d_x_k * (1 - mu_k) + d_x_v * (1 - mu_v) + d_x_r * (1 - mu_r)
     # d_x = d_x_shift + d_x_k * mu_k + d_x_v * mu_v + d_x_r * mu_r
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    block, segment = tl.program_id(0), tl.program_id(2)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
-    begins = tl.program_id(2) * LENGTH
+    unit = block * UNITS + tl.arange(0, UNITS)
+    begins = segment * LENGTH
     steps = tl.minimum(T - begins, LENGTH)
     count = tl.where(unit < H, steps, 0)
     mu_r = tl.load(mu_r_ptr + unit, mask=unit < H, other=0.0).to(ACC)
@@ -644,7 +648,7 @@ def rows_0_back(
     d_mu_v = d_mu_v_sum
     d_mu_k = d_mu_k_sum
     d_mu_r = d_mu_r_sum
-    share = (tl.program_id(2) * step + row) * H + unit
+    share = (segment * step + row) * H + unit
     tl.store(d_mu_r_ptr + share, d_mu_r, mask=unit < H)
     tl.store(d_mu_k_ptr + share, d_mu_k, mask=unit < H)
     tl.store(d_mu_v_ptr + share, d_mu_v, mask=unit < H)
@@ -739,7 +743,8 @@ PLAN = {
       'units': 'H',
       'dims': {'H': 'H'},
       'flags': (), 'streams': 1, 'is_flat': False, 'whole': '', 'whole_arrays': {},
-      'whole_dims': {}, 'op': 'launch',
+      'whole_dims': {}, 'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (),
+      'op': 'launch',
     },
     {'into': 'r', 'left': 'x_r', 'right': 'w_r', 'form': 'nn', 'adds': False, 'op': 'product'},
     {'into': 'k', 'left': 'x_k', 'right': 'w_k', 'form': 'nn', 'adds': False, 'op': 'product'},
@@ -756,7 +761,8 @@ PLAN = {
       'units': 'H',
       'dims': {'H': 'H'},
       'flags': (), 'streams': 3, 'is_flat': False, 'whole': '', 'whole_arrays': {},
-      'whole_dims': {}, 'op': 'launch',
+      'whole_dims': {}, 'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (),
+      'op': 'launch',
     },
     {
       'into': 'h', 'left': 'wkv_sigmoid_r', 'right': 'w_o', 'form': 'nn', 'adds': False,
@@ -788,7 +794,8 @@ PLAN = {
       'units': 'H',
       'dims': {'H': 'H'},
       'flags': (), 'streams': 10, 'is_flat': False, 'whole': '', 'whole_arrays': {},
-      'whole_dims': {}, 'op': 'launch',
+      'whole_dims': {}, 'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (),
+      'op': 'launch',
     },
     {
       'into': 'd_decay', 'of': 'rows_1.d_decay.shares', 'axes': ('H',), 'keeps': (True,),
@@ -818,7 +825,8 @@ PLAN = {
       'units': 'H',
       'dims': {'H': 'H'},
       'flags': (), 'streams': 6, 'is_flat': False, 'whole': '', 'whole_arrays': {},
-      'whole_dims': {}, 'op': 'launch',
+      'whole_dims': {}, 'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (),
+      'op': 'launch',
     },
     {
       'into': 'd_mu_r', 'of': 'rows_0.d_mu_r.shares', 'axes': ('H',), 'keeps': (True,),
@@ -843,5 +851,10 @@ PLAN = {
       {'units': 2, 'warps': 4, 'ahead': 8},
     ),
     'programs': (1024, 4096, 0),
+    'once': (
+      {'units': 2, 'warps': 1, 'ahead': 16},
+      {'units': 1, 'warps': 1, 'ahead': 32},
+      {'units': 1, 'warps': 1, 'ahead': 16},
+    ),
   },
 }

@@ -157,6 +157,47 @@ def test_atomics_of_several_programs_meet() -> None:
         added[(4,)](x, torch.empty(16), N=16)
 
 
+@triton.jit
+def handed_on(y_p, told_p, z_p, LATE: tl.constexpr, TELL: tl.constexpr, TAKE: tl.constexpr):
+    """The first program writes y and tells; the second takes, and reads. LATE: behind a barrier."""
+    at = tl.arange(0, 16)
+    if tl.program_id(0) == 0:
+        tl.store(y_p + at, at.to(tl.float32))
+        if LATE != 1:
+            tl.debug_barrier()
+        tl.atomic_xchg(told_p, 1, sem=TELL)
+    else:
+        tl.atomic_add(told_p, 0, sem=TAKE)
+        if LATE != 2:
+            tl.debug_barrier()
+        tl.store(z_p + at, tl.load(y_p + at))
+
+
+@pytest.mark.parametrize(
+    ("late", "tell", "take"),
+    [
+        (0, "release", "acquire"),
+        (0, "relaxed", "acquire"),
+        (0, "release", "relaxed"),
+        (1, "release", "acquire"),
+        (2, "release", "acquire"),
+    ],
+)
+def test_what_is_released_behind_a_barrier_is_read_by_what_acquires_it(
+    late: int, tell: str, take: str
+) -> None:
+    def launched() -> None:
+        with watched("toy"):
+            arrays = torch.empty(16), torch.zeros(1, dtype=torch.int32), torch.empty(16)
+            handed_on[(2,)](*arrays, LATE=late, TELL=tell, TAKE=take)
+
+    if (late, tell, take) == (0, "release", "acquire"):
+        launched()
+        return
+    with fault(r"program \(1, 0, 0\), reads y_p\[0\], which another program of the same launch"):
+        launched()
+
+
 def test_lanes_of_one_store_that_meet_bring_one_value() -> None:
     @triton.jit
     def folded(x_p, y_p, N: tl.constexpr):

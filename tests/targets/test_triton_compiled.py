@@ -19,7 +19,7 @@ from cellgen.proof.machine.compiled import (
 )
 from cellgen.targets.triton.passes import Passes
 from cellgen.targets.triton.plan import literal
-from cellgen.torch.cuts import configurations, cut
+from cellgen.torch.cuts import configurations, cut, may_be_read_once
 
 CELLS = ("min_gru", "rwkv4")
 OTHERS = ("qrnn", "min_lstm", "min_gru_log", "lru", "rg_lru", "s5")
@@ -32,6 +32,8 @@ CONFIGURATIONS = [*configurations(literal(Passes((), (), (), {}, (), ())))]
 SPILT = {("rwkv4", 1, 1): 32}
 """Bytes, by units of a lane and warps, that the way back may spill in the place of none."""
 TRIED = [one for one in CONFIGURATIONS if one["programs"] == CONFIGURATIONS[0]["programs"]]
+ONCE = [one for one in CONFIGURATIONS if one["once"]]
+WIDTHS = {"*bf16": 2, "*fp32": 4}
 
 
 def specialised(
@@ -48,7 +50,11 @@ def specialised(
         if one["op"] != "launch" or one["is_flat"] not in kinds:
             continue
         spelled = [(one["kernel"], one["arrays"], one["dims"], one["flags"])]
-        if one["whole"]:
+        if settings["once"]:
+            if not may_be_read_once(one, settings, WIDTHS[dtype]):
+                continue
+            spelled = [tuple(one[f"once{of}"] for of in ("", "_arrays", "_dims", "_flags"))]
+        elif one["whole"]:
             spelled.append((one["whole"], one["whole_arrays"], one["whole_dims"], ()))
         sizes = dict.fromkeys(one["dims"].values(), 1024) | {"T": 4096, "B": 1}
         how = cut(one, sizes, {}, settings, gaps)
@@ -107,3 +113,32 @@ def test_nothing_is_spilt_by_a_configuration_that_is_tried(
     for kernel, made in zip(kernels, compile_kernels(kernels, HOPPER), strict=True):
         assert resources(made.binary).stack <= most, kernel.kernel
         assert made.shared == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "gaps"),
+    [
+        pytest.param(
+            name, one, gaps, marks=[] if (name, one) == ("min_gru", ONCE[2]) else pytest.mark.slow
+        )
+        for name in ("min_gru", *OTHERS)
+        for one in ONCE
+        for gaps in (False, True)
+    ],
+    ids=str,
+)
+def test_segments_that_are_read_once_stay_in_registers(
+    name: str, settings: dict[str, int], gaps: bool
+) -> None:
+    """What a program tells of its segment is released behind a barrier, and taken by acquiring."""
+    kernels = specialised(name, "*bf16", gaps, settings, kinds=(False,))
+    for kernel, made in zip(kernels, compile_kernels(kernels, HOPPER), strict=True):
+        assert resources(made.binary).stack == 0, kernel.kernel
+        assert made.shared <= 16  # the number that it takes
+        told = [*re.finditer(r"(st\.global|bar\.sync|atom\S*release|atom\S*acquire)", made.text)]
+        orders = [one[1] for one in told]
+        for place, order in enumerate(orders):
+            if order.endswith("release"):
+                assert orders[place - 1] == "bar.sync", kernel.kernel
+        assert sum(order.endswith("acquire") for order in orders) >= 1
+        assert "ld.global.cg" in made.text

@@ -384,8 +384,8 @@ def test_both_passes_of_a_scan_take_the_segments_of_least_time_together(
     timer = planted(monkeypatch, times=slow | narrow)
     result, expected = called_scan(), called_scan("step")
     assert taken(result) == {
-        "1": {"units": 1, "warps": 1, "ahead": 16, "programs": 0},
-        "1_back": {"units": 4, "warps": 1, "ahead": 16, "programs": 0},
+        "1": {"units": 1, "warps": 1, "ahead": 16, "programs": 0, "once": 0},
+        "1_back": {"units": 4, "warps": 1, "ahead": 16, "programs": 0, "once": 0},
     }
     assert timer.prepared == timer.timed
     alike = [(one.kernel, one.launches.run.cut_of(*one.rows)) for one in timer.timed]
@@ -399,6 +399,20 @@ def test_both_passes_of_a_scan_take_the_segments_of_least_time_together(
     assert called_scan().configuration == result.configuration
     assert len(timer.timed) == many
     assert taken(called_scan(trains=False))["1"]["programs"] == 1024
+
+
+def test_segments_are_read_once_by_both_passes_where_that_takes_the_least_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Segments of 32 steps of two units fit no registers; a sequence of one segment has none."""
+    times = {(of, ("once", 16), ("units", 2)): -0.5 for of in ("1", "1_back")}
+    timer = planted(monkeypatch, times=times)
+    assert taken(called_scan())["1"]["once"] == 0
+    assert not any(one.settings["once"] for one in timer.timed)
+    monkeypatch.setitem(SCAN, "T", 20)
+    result, expected = called_scan(), called_scan("step")
+    assert {of["once"] for of in taken(result).values()} == {16}
+    assert torch.allclose(result.h, expected.h, rtol=1e-11, atol=1e-13)
 
 
 def test_every_configuration_of_a_scan_gives_the_results_of_steps(

@@ -19,7 +19,7 @@ from cellgen.language.value import Dim, Value
 from cellgen.runtime.names import spelled as in_ascii
 from cellgen.runtime.paths import templates_folder
 
-HELPERS = ("memory_head.py.j2", "memory_by_key.py.j2")
+HELPERS = ("memory_head.py.j2", "memory_by_key.py.j2", "once_head.py.j2")
 """Templates of functions that kernels call: what is inside them meets no author's name."""
 _MADE = (
     *(r"\w+_ptr", r"\w+_first", r"\w+_last", r"\w+_carry", r"\w+_above", r"\w+_so_far"),

@@ -38,7 +38,13 @@ from cellgen.targets.triton.scan_text import RowKernelSource, width_text
 BLOCKS = ((4, 1, 16), (2, 1, 16), (1, 1, 16), (1, 4, 16), (2, 4, 8))
 """Units of a lane, warps, steps ahead. The first ran on an H200 (lab note 19); the others are
 guesses, which a call times."""
-CONFIGURATIONS = RowConfigurations(tuple(RowBlock(*one) for one in BLOCKS), (1024, 4096, 0))
+ONCE = ((2, 1, 16), (1, 1, 32), (1, 1, 16))
+"""The same of scans whose segments are read once: steps ahead are all those of a segment."""
+CONFIGURATIONS = RowConfigurations(
+    tuple(RowBlock(*one) for one in BLOCKS),
+    (1024, 4096, 0),
+    tuple(RowBlock(*one) for one in ONCE),
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,8 @@ class RowLaunch:
     """A kernel over ``units`` of every row; ``is_flat``: steps and rows are one, in any order.
 
     ``streams`` counts the arrays that it reads at each step. ``whole`` is the kernel that says
-    first what segments of steps do, with its arrays.
+    first what segments of steps do, with its arrays; ``once`` one that does both, and reads each
+    segment once.
     """
 
     kernel: str
@@ -67,6 +74,10 @@ class RowLaunch:
     whole: str = ""
     whole_arrays: Mapping[str, str] = field(default_factory=dict)
     whole_dims: Mapping[str, str] = field(default_factory=dict)
+    once: str = ""
+    once_arrays: Mapping[str, str] = field(default_factory=dict)
+    once_dims: Mapping[str, str] = field(default_factory=dict)
+    once_flags: tuple[str, ...] = ()
     op: str = "launch"
 
 
@@ -234,18 +245,25 @@ class Ordering:
             if value in saved or self._is_largest(kernel):
                 self.arrays[str(value)] = ArrayPlan(_shape(value), "sums")
             self.arrays[f"{value}_last"] = ArrayPlan(_axes(value))
-        return self._launched(kernel, spelling.forward(saved), spelling.whole(), "ends")
+        every = (spelling.forward(saved), spelling.whole(), spelling.forward_once(saved))
+        return self._launched(kernel, *every, "")
 
     def _launched(
-        self, kernel: RowKernel, spelled: RowKernelSource, whole: RowKernelSource | None, ends: str
+        self,
+        kernel: RowKernel,
+        spelled: RowKernelSource,
+        whole: RowKernelSource | None,
+        once: RowKernelSource | None,
+        back: str,
     ) -> RowLaunch:
-        self.kernels[spelled.name] = spelled
+        """``back`` is in the names of arrays of segments: ``"back_"``, or nothing."""
+        self.kernels |= {one.name: one for one in (spelled, whole, once) if one is not None}
         if whole is not None:
-            self.kernels[whole.name] = whole
-            count = len(kernel.states)
-            size = count * (count + 1) if ends == "ends" else count
-            shape = ("segments", str(size), "B", *map(format_axis, kernel.axes))
-            self.arrays[f"{kernel.name}.{ends}"] = ArrayPlan(shape, "sums")
+            count, of = len(kernel.states), f"{kernel.name}.{back}"
+            shape = ("B", *map(format_axis, kernel.axes))
+            for name, size in (("ends", count if back else count * (count + 1)), ("starts", count)):
+                self.arrays[f"{of}{name}"] = ArrayPlan(("segments", str(size), *shape), "sums")
+            self.arrays[f"{of}told"] = ArrayPlan(("1 + segments*B*blocks",), "int32")
         return RowLaunch(
             spelled.name,
             spelled.arrays,
@@ -257,6 +275,10 @@ class Ordering:
             whole.name if whole else "",
             whole.arrays if whole else {},
             whole.dims if whole else {},
+            once.name if once else "",
+            once.arrays if once else {},
+            once.dims if once else {},
+            once.flags if once else (),
         )
 
     def _is_read(self, value: Value, by: RowKernel) -> bool:
@@ -298,7 +320,8 @@ class Ordering:
         spelled = spelling.backward(reached, self.summed)
         for value in kernel.following:
             self.arrays[f"d_{value}_last"] = ArrayPlan(_axes(value))
-        yield self._launched(kernel, spelled, spelling.whole_back(reached), "back_ends")
+        once = spelling.backward_once(reached, self.summed)
+        yield self._launched(kernel, spelled, spelling.whole_back(reached), once, "back_")
         axes = tuple(map(format_axis, kernel.axes))
         for value in kernel.step.arguments:
             if value in kernel.states:

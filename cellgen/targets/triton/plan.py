@@ -126,11 +126,14 @@ class RowConfigurations:
     """How kernels over rows and units may be cut. The first of each is taken unmeasured.
 
     With fewer than ``programs`` of one warp the steps of a linear scan are cut into segments: that
-    reads streams twice; 0 never does. Both passes of a scan take the same.
+    reads streams twice; 0 never does. Blocks of ``once`` cut them into segments of as many steps as
+    are loaded ahead, each of which is read once; their programs have one warp, whose lanes look at
+    the segments before. Both passes of a scan take the same.
     """
 
     blocks: tuple[RowBlock, ...]
     programs: tuple[int, ...]
+    once: tuple[RowBlock, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ registers; its backward pass runs them again and then their adjoint, from the la
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
+from dataclasses import replace
 
 from cellgen.language.value import Value
 from cellgen.program.chunks.layers import LinearScan
@@ -16,6 +17,7 @@ from cellgen.targets.triton.expressions import triton_number
 from cellgen.targets.triton.names import triton_name
 from cellgen.targets.triton.rows import RowKernel, is_by_row, unit_axes
 from cellgen.targets.triton.scan_text import (
+    Once,
     RowAccess,
     RowArrays,
     RowKernelSource,
@@ -26,7 +28,14 @@ from cellgen.targets.triton.scan_text import (
     spell,
     sums_of,
 )
-from cellgen.targets.triton.segments import Segment, segment_of, whole, whole_back
+from cellgen.targets.triton.segments import (
+    Segment,
+    segment_of,
+    whole,
+    whole_back,
+    whole_back_text,
+    whole_text,
+)
 
 
 class RowSpelling:
@@ -51,6 +60,35 @@ class RowSpelling:
 
     def forward(self, saved: Set[Value]) -> RowKernelSource:
         """The kernel of the step; ``saved`` are new states that the backward pass alone reads."""
+        arrays, text = self._forward(saved)
+        flags = ["SPLIT"] if text.ends else []
+        return spell("triton/scan.j2", text, arrays, [self.step], [*flags, *_saves(text)])
+
+    def forward_once(self, saved: Set[Value]) -> RowKernelSource | None:
+        """The same with each segment read once; None where the states are no linear scan."""
+        if self.segment is None:
+            return None
+        arrays, text = self._forward(saved)
+        first = whole_text(self.kernel, self.segment, RowArrays(self.kernel.axes))
+        once = self.segment.once(first, [(names.name, names.first) for names in text.states])
+        programs = [self.step, self.segment.program]
+        return self._once("triton/scan_once.j2", text, once, arrays, programs)
+
+    def _once(
+        self,
+        template: str,
+        text: RowKernelText,
+        once: Once,
+        arrays: RowArrays,
+        programs: Sequence[Program],
+    ) -> RowKernelSource:
+        of = f"{self.kernel.name}.{'back_' if text.is_back else ''}"
+        arrays.by_pointer |= {"starts_ptr": f"{of}starts", "told_ptr": f"{of}told"}
+        before = [*dict.fromkeys([*text.before, *once.first.before])]
+        whole = replace(text, name=f"{text.name}_once", before=before, once=once)
+        return spell(template, whole, arrays, programs, _saves(text))
+
+    def _forward(self, saved: Set[Value]) -> tuple[RowArrays, RowKernelText]:
         kernel, arrays = self.kernel, RowArrays(self.kernel.axes)
         arrays.read((*kernel.weights, *kernel.streams))
         pairs = list(zip(kernel.states, kernel.following, strict=True))
@@ -76,8 +114,7 @@ class RowSpelling:
             saves=bool(saved),
             ends=ends,
         )
-        flags = [*(["SPLIT"] if ends else []), *(["SAVE"] if saved else [])]
-        return spell("triton/scan.j2", text, arrays, self.step, flags)
+        return arrays, text
 
     def _state(self, state: Value, following: Value, width: str) -> StateNames:
         name, new = triton_name(state), triton_name(following)
@@ -100,6 +137,23 @@ class RowSpelling:
 
         What is read with fewer units than the kernel has gets shares a unit, ``rows_1.d_x.wide``.
         """
+        arrays, text = self._backward(reached, summed)
+        flags = ["SPLIT"] if text.ends else []
+        return spell("triton/scan_back.j2", text, arrays, [self.back], flags)
+
+    def backward_once(self, reached: Set[Value], summed: Set[Value]) -> RowKernelSource | None:
+        """The same with each segment read once; None where ``whole_back`` is."""
+        whole = self._whole_back()
+        if self.segment is None or whole is None:
+            return None
+        arrays, text = self._backward(reached, summed)
+        own = RowArrays(self.kernel.axes)
+        first = whole_back_text(self.kernel, whole, self.upstream, reached, own)
+        once = self.segment.once_back(first, [(names.carry, names.last) for names in text.states])
+        programs = [self.back, whole]
+        return self._once("triton/scan_once_back.j2", text, once, arrays, programs)
+
+    def _backward(self, reached: Set[Value], summed: Set[Value]) -> tuple[RowArrays, RowKernelText]:
         kernel, arrays = self.kernel, RowArrays(self.kernel.axes)
         needed = {v for s in self.back.statements for v in s.operands} | {*self.back.results}
         arrays.read(v for v in (*kernel.weights, *kernel.streams) if v in needed)
@@ -130,8 +184,7 @@ class RowSpelling:
             ends=ends,
             is_back=True,
         )
-        flags = ["SPLIT"] if ends else []
-        return spell("triton/scan_back.j2", text, arrays, self.back, flags)
+        return arrays, text
 
     def _upstream(self, arrays: RowArrays, reached: Set[Value], needed: Set[Value]) -> list[str]:
         """Read what reaches roots; where nothing does, lines that say so."""
@@ -198,8 +251,17 @@ class RowSpelling:
 
     def whole_back(self, reached: Set[Value]) -> RowKernelSource | None:
         """What a segment hands to the steps before it; None where that hangs on states."""
+        program = self._whole_back()
+        if program is None:
+            return None
+        return whole_back(self.kernel, program, self.upstream, reached)
+
+    def _whole_back(self) -> Program | None:
         if self.segment is None or not self.segment.is_back:
             return None
         states = [self.adjoints[state] for state in self.kernel.states]
-        program = self.back.restrict(f"{self.kernel.name}_whole_back", states, ())
-        return whole_back(self.kernel, program, self.upstream, reached)
+        return self.back.restrict(f"{self.kernel.name}_whole_back", states, ())
+
+
+def _saves(text: RowKernelText) -> list[str]:
+    return ["SAVE"] if text.saves else []

@@ -75,6 +75,36 @@ class Ends:
 
 
 @dataclass(frozen=True)
+class EndAccess:
+    """A number of what a segment does: where it lies among the ``many`` of one array."""
+
+    name: str
+    pointer: str
+    place: int
+    many: int
+
+
+@dataclass(frozen=True)
+class Once:
+    """How a program that reads its segment once gets at what its states begin with.
+
+    ``first`` forms what the segment does as a whole, ``loaded`` are numbers of it that a pass
+    before has stored, ``named`` lines name the others, ``stored`` are told. ``begun`` are states
+    and the pointers to what the first segment begins with. ``reads`` are all numbers of a segment
+    before, ``then`` the states behind it, ``behind`` those behind the program's own.
+    """
+
+    first: RowKernelText
+    loaded: list[EndAccess]
+    named: list[str]
+    stored: list[EndAccess]
+    begun: list[tuple[str, str]]
+    reads: list[EndAccess]
+    then: list[str]
+    behind: list[str]
+
+
+@dataclass(frozen=True)
 class SumNames:
     """A sum over steps, and what it is of."""
 
@@ -95,6 +125,7 @@ class RowKernelText:
     stores: list[RowAccess] = field(default_factory=list)
     saves: bool = False
     ends: Ends | None = None
+    once: Once | None = None
     sums: list[SumNames] = field(default_factory=list)
     shares: list[RowAccess] = field(default_factory=list)
     entries: list[str] = field(default_factory=list)
@@ -182,12 +213,12 @@ def spell(
     template: str,
     kernel: RowKernelText,
     arrays: RowArrays,
-    program: Program,
+    programs: Sequence[Program],
     flags: Sequence[str] = (),
 ) -> RowKernelSource:
-    """Fill the template of a kernel."""
+    """Fill the template of a kernel, whose lines are of some programs."""
     arrays.by_pointer[f"{STEP_BEFORE.replace('.', '_')}_ptr"] = STEP_BEFORE
-    counted = _dims(program)
+    counted = _sorted({dim for program in programs for dim in _dims(program)})
     dims = {dimension(dim): str(dim.name) for dim in _sorted({*_dims_of(arrays.axes), *counted})}
     whole = replace(
         kernel,
@@ -200,7 +231,9 @@ def spell(
         before=[*map(_real, counted), *kernel.before],
     )
     filled = fill(template, RowKernelContext(whole)).strip()
-    expressions = tuple(s.expression for s in program.statements if s.is_pointwise)
+    expressions = tuple(
+        s.expression for program in programs for s in program.statements if s.is_pointwise
+    )
     return RowKernelSource(
         kernel.name, filled, arrays.by_pointer, dims, tuple(flags), len(arrays.streams), expressions
     )
@@ -260,10 +293,10 @@ def _spelled_statement(statement: Statement) -> str:
     raise DerivationError(f"no kernel of Triton does `{statement}`", code=NOT_SPELLED)
 
 
-def _dims(program: Program) -> list[Dim]:
+def _dims(program: Program) -> set[Dim]:
     """Dimensions that stand in expressions, as numbers."""
     pointwise = (s.expression for s in program.statements if s.is_pointwise)
-    return _sorted({dim for expression in pointwise for dim in expression.atoms(Dim)})
+    return {dim for expression in pointwise for dim in expression.atoms(Dim)}
 
 
 def _dims_of(axes: Axes) -> set[Dim]:

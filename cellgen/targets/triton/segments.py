@@ -2,7 +2,11 @@
 
 Input: a kernel whose states are a linear scan. Output: kernels that say what a segment does as a
 whole, ``x -> A x + b``, forward and back; from these each segment knows what it starts from. Each
-stream is read twice: that pays where rows and units are too few for a device.
+stream is read twice by two launches, or once by one, whose programs hold their steps in registers.
+
+In that one a program takes its segment from a counter, in order, so that those that it waits for
+have begun. It tells A and b, looks for the nearest segment before whose end is known, and applies
+the A and b between in the order of the steps: what it finds hangs on no time, to the last bit.
 """
 
 from __future__ import annotations
@@ -18,7 +22,9 @@ from cellgen.targets.triton.expressions import triton_number
 from cellgen.targets.triton.names import triton_name
 from cellgen.targets.triton.rows import RowKernel
 from cellgen.targets.triton.scan_text import (
+    EndAccess,
     Ends,
+    Once,
     RowArrays,
     RowKernelSource,
     RowKernelText,
@@ -58,26 +64,65 @@ class Segment:
         """B."""
         return [f"term_{i}" for i in range(self.count)]
 
+    @property
+    def entries(self) -> list[str]:
+        """A, then b."""
+        return [*self.all_factors, *self.all_terms]
+
     def starts(self, states: Sequence[Value]) -> Ends:
         """States behind a segment, of those before it."""
         names = [triton_name(state) for state in states]
-        entries = [*self.all_factors, *self.all_terms]
-        return Ends(entries, ", ".join(names), self._combined(names, turned=False), len(entries))
+        combined = ", ".join(self._combined(names, turned=False))
+        return Ends(self.entries, ", ".join(names), combined, len(self.entries))
 
     def starts_back(self, carries: Sequence[str]) -> Ends:
         """Gradients before a segment, of those behind it."""
-        size = len(self.all_factors) + self.count
-        combined = self._combined(carries, turned=True)
+        combined = ", ".join(self._combined(carries, turned=True))
+        size = len(self.entries)
         return Ends([], ", ".join(carries), combined, size, self.all_factors, self.all_terms)
 
-    def _combined(self, of: Sequence[str], *, turned: bool) -> str:
-        """A x + b; where states began anew A is 0, and nothing of x shows, if it is no number."""
+    def _combined(self, of: Sequence[str], *, turned: bool, end: str = "") -> list[str]:
+        """A x + b; where states began anew A is 0, and nothing of x shows, if it is no number.
+
+        ``end`` is what the names of A and b end in.
+        """
         rows = []
         for i, term in enumerate(self.all_terms):
             names = [self.factor(j, i) if turned else self.factor(i, j) for j in range(self.count)]
-            moved = [f"tl.where({f} == 0, 0.0, {f} * {x})" for f, x in zip(names, of, strict=True)]
-            rows.append(" + ".join([*moved, term]))
-        return ", ".join(rows)
+            moved = [
+                f"tl.where({f}{end} == 0, 0.0, {f}{end} * {x})"
+                for f, x in zip(names, of, strict=True)
+            ]
+            rows.append(" + ".join([*moved, f"{term}{end}"]))
+        return rows
+
+    def once(self, first: RowKernelText, begun: Sequence[tuple[str, str]]) -> Once:
+        """Of the pass forward: ``begun`` are states and pointers to first ones."""
+        every = _accesses(self.entries, "ends_ptr", len(self.entries))
+        return self._once(first, begun, [], [], every, every, turned=False)
+
+    def once_back(self, first: RowKernelText, begun: Sequence[tuple[str, str]]) -> Once:
+        """Of the pass back, which reads what the pass forward told of A."""
+        factors = _accesses(self.all_factors, "ends_ptr", len(self.entries))
+        terms = _accesses(self.all_terms, "back_ends_ptr", self.count)
+        named = [f"{t} = {c}" for t, c in zip(self.all_terms, first.entries, strict=True)]
+        return self._once(first, begun, factors, named, terms, [*factors, *terms], turned=True)
+
+    def _once(
+        self,
+        first: RowKernelText,
+        begun: Sequence[tuple[str, str]],
+        loaded: list[EndAccess],
+        named: list[str],
+        stored: list[EndAccess],
+        reads: list[EndAccess],
+        *,
+        turned: bool,
+    ) -> Once:
+        names = [name for name, _ in begun]
+        then = self._combined(names, turned=turned, end="_then[i]")
+        behind = self._combined(names, turned=turned)
+        return Once(first, loaded, named, stored, [*begun], reads, then, behind)
 
     def updates(self) -> list[str]:
         """Entries of A, then of b, after one more step."""
@@ -110,16 +155,26 @@ def segment_of(kernel: RowKernel, scan: LinearScan, streams: Program) -> Segment
     return Segment(program, scan.factors, scan.terms, is_back)
 
 
+def _accesses(names: Sequence[str], pointer: str, many: int) -> list[EndAccess]:
+    return [EndAccess(name, pointer, place, many) for place, name in enumerate(names)]
+
+
 def whole(kernel: RowKernel, segment: Segment) -> RowKernelSource:
     """The kernel of A and b of each segment, from its first step to its last."""
     arrays = RowArrays(kernel.axes)
-    arrays.read(segment.program.arguments)
+    text = whole_text(kernel, segment, arrays)
     arrays.by_pointer["ends_ptr"] = f"{kernel.name}.ends"
-    entries = [*segment.all_factors, *segment.all_terms]
+    return spell("triton/scan_ends.j2", text, arrays, [segment.program])
+
+
+def whole_text(kernel: RowKernel, segment: Segment, arrays: RowArrays) -> RowKernelText:
+    """What forms A and b of a segment of ``arrays``."""
+    arrays.read(segment.program.arguments)
+    entries = segment.entries
     diagonal = {segment.factor(i, i) for i in range(segment.count)}
     begun = zip(segment.all_terms, map(triton_number, kernel.initials), strict=True)
     before, lines, _ = lines_of_program(segment.program)
-    text = RowKernelText(
+    return RowKernelText(
         f"{kernel.name}_whole",
         before=before,
         lines=lines,
@@ -127,8 +182,8 @@ def whole(kernel: RowKernel, segment: Segment) -> RowKernelSource:
         updates=_held(entries, segment.updates()),
         starts=[(entry, "1.0" if entry in diagonal else "0.0") for entry in entries],
         anew=[*((factor, "0.0") for factor in segment.all_factors), *begun],
+        streams=arrays.streams,
     )
-    return spell("triton/scan_ends.j2", text, arrays, segment.program)
 
 
 def whole_back(
@@ -136,6 +191,19 @@ def whole_back(
 ) -> RowKernelSource:
     """The kernel of what each segment hands back when nothing reaches it from behind."""
     arrays = RowArrays(kernel.axes)
+    text = whole_back_text(kernel, program, upstream, reached, arrays)
+    arrays.by_pointer["ends_ptr"] = f"{kernel.name}.back_ends"
+    return spell("triton/scan_ends.j2", text, arrays, [program])
+
+
+def whole_back_text(
+    kernel: RowKernel,
+    program: Program,
+    upstream: Mapping[Value, Value],
+    reached: Set[Value],
+    arrays: RowArrays,
+) -> RowKernelText:
+    """What forms that of ``arrays``."""
     arrays.read(v for v in program.arguments if v in {*kernel.weights, *kernel.streams})
     zeros, opening = [], []
     for result, gradient in upstream.items():
@@ -149,10 +217,9 @@ def whole_back(
             arrays.stream(name, f"d_{result}")
         elif gradient in program.arguments:
             zeros.append(f"{name} = tl.zeros([UNITS], ACC)")
-    arrays.by_pointer["ends_ptr"] = f"{kernel.name}.back_ends"
     carries = [f"{triton_name(upstream[following])}_carry" for following in kernel.following]
     before, lines, _ = lines_of_program(program)
-    text = RowKernelText(
+    return RowKernelText(
         f"{kernel.name}_whole_back",
         before=[*zeros, *before],
         lines=[*opening, *lines],
@@ -161,8 +228,8 @@ def whole_back(
         starts=[(carry, "0.0") for carry in carries],
         anew=[(carry, "0.0") for carry in carries],
         is_back=True,
+        streams=arrays.streams,
     )
-    return spell("triton/scan_ends.j2", text, arrays, program)
 
 
 def _held(entries: Sequence[str], updates: Sequence[str]) -> list[str]:

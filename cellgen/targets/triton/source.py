@@ -16,8 +16,8 @@ from cellgen.targets.head import Head, in_ascii, safe
 from cellgen.targets.target import Files, NotYet, PlannedCell
 from cellgen.targets.templates import fill
 from cellgen.targets.triton.expressions import functions_of
-from cellgen.targets.triton.memory import memory_head
-from cellgen.targets.triton.passes import Ordering, Passes
+from cellgen.targets.triton.memory import NoContext, memory_head
+from cellgen.targets.triton.passes import Ordering, Passes, RowLaunch
 from cellgen.targets.triton.plan import ANEW, LEFT_OUT, WIDE, laid_out, literal
 from cellgen.targets.triton.rows import RowWork
 
@@ -102,6 +102,8 @@ def _text(cell: PlannedCell) -> str:
     passes = ordering.passes()
     memories = ordering.memories.values()
     kernels = [kernel.text for kernel in ordering.kernels.values()]
+    if any(one.once for one in (*passes.forward, *passes.backward) if isinstance(one, RowLaunch)):
+        kernels.insert(0, fill("triton/once_head.py.j2", NoContext()).strip())
     if memories:
         head = memory_head(any(memory.by_key for memory in memories))
         kernels += [text.strip() for text in (head, *(memory.text for memory in memories))]
