@@ -177,7 +177,7 @@ def _hoist_row(
     if plan.hoist:
         steps = plan.window_rows // max(rows, 1)
         return ChoiceRow(
-            f"hoist = True: products of inputs ahead, for windows of {count_of(steps, 'step')}",
+            f"hoist = True: products of inputs ahead, hoist windows of {count_of(steps, 'step')}",
             "no product waits for a state: the loop over time is pointwise"
             if is_free
             else "inputs, states and a panel of the weights of both exceed a core's cache"

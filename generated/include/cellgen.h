@@ -70,7 +70,7 @@ typedef struct {
     int64_t hoist_rows;       /* rows up to which products of inputs are formed ahead of the time loop */
     int64_t rows_per_thread;  /* with fewer rows for each thread, threads share units */
     int64_t weights_in_cache; /* bytes of weights that stay in a core's second-level cache */
-    int64_t window_rows;      /* rows of a window of products formed ahead */
+    int64_t window_rows;      /* rows of a hoist window, of products formed ahead */
     int64_t chunk_rows;       /* rows of a chunk of what runs once over the rows of many steps */
 } cellgen_constants;
 
@@ -79,9 +79,9 @@ typedef struct {
 typedef struct {
     int64_t threads;      /* that it was chosen for */
     int64_t by_units;     /* 1: threads share the units of a step and meet after each stage; 0: its rows */
-    int64_t hoist;        /* 1: products of inputs are formed ahead, for a window of steps */
+    int64_t hoist;        /* 1: products of inputs are formed ahead, for a hoist window of steps */
     int64_t unpacked;     /* 1: weights are read where they lie, not packed ahead */
-    int64_t window_rows;  /* rows of a window, a multiple of B */
+    int64_t window_rows;  /* rows of a hoist window, a multiple of B */
     int64_t chunk_rows;   /* rows of a chunk, a multiple of those of the longest row block */
     int64_t row_blocks;   /* of a batch, summed apart from each other: by shape and precision, not to be changed */
     int64_t weight_bytes; /* packed weights of the time loop; for information */

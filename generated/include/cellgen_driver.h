@@ -93,7 +93,7 @@ enum {
     CELLGEN_CHUNK_OF_ROWS,
     CELLGEN_SUM_GROUPS, /* of the rows of a chunk */
     CELLGEN_PANELS,     /* packed weights, `width` deep */
-    CELLGEN_AHEAD,      /* products of a window of steps, in the layout of tiles */
+    CELLGEN_AHEAD,      /* products of a hoist window of steps, in the layout of tiles */
     CELLGEN_BATCH_SLOTS, CELLGEN_CHUNK_SLOTS /* products where weights are not packed */
 };
 enum {
@@ -147,7 +147,7 @@ typedef struct {
     int16_t use, offset; /* the operand, by its number among the places that the stage uses */
     int16_t inner, by_head;
     int16_t slots, first_slot;
-    int16_t panel, ahead; /* memory; `ahead`: the product of a window of steps, NONE: not formed ahead */
+    int16_t panel, ahead; /* memory; `ahead`: the product of a hoist window, NONE: not formed ahead */
     int16_t weights, first_weight;
 } cellgen_run;
 

@@ -18,7 +18,8 @@
  * Polynomials: minimax fits by a linear programme on 400 Chebyshev nodes; the coefficients are
  * rounded to float one by one from the lowest degree and the others refitted each time. The fit's
  * error given with each is that of the rounded coefficients, relative to the function
- * (benchmarks/function_accuracy.py --coefficients repeats the fits). */
+ * (benchmarks/function_accuracy.py --coefficients repeats the fits).
+ * Written by `cellgen build` from templates/include/cellgen_math.h.j2; edit that, not this file. */
 #ifndef CELLGEN_MATH_H
 #define CELLGEN_MATH_H
 
@@ -76,25 +77,19 @@ CELLGEN_MATH float cellgen_madd_f32(float a, float b, float c)
 
 /* ------------------------------------------------- selections, comparisons: both precisions */
 
-/* abs: |x|
- * sign: 1, -1 or 0; NaN stays
- * maximum, minimum: a NaN in either argument passes; the first argument wins a tie
- * clip: maximum(minimum(x, hi), lo)
- * relu: x if x > 0, else 0; NaN stays
- * hard_sigmoid: clip(x/6 + 1/2, 0, 1) (Keras 3), as (x + 3)/6, which stays accurate near -3
- * gt, ge, lt, le: 1 or 0
- * where: a where c is not 0, else b
- * floor, round: the whole number at or below, the nearest one (of two, the even one)
- * atan2: the angle of the point (x, y), in (-pi, pi] */
 #define CELLGEN_SELECTIONS(S, REAL, FABS, FLOOR, RINT, ATAN2)                                      \
     CELLGEN_MATH REAL cellgen_abs_##S(REAL x) { return FABS(x); }                                  \
     CELLGEN_MATH REAL cellgen_floor_##S(REAL x) { return FLOOR(x); }                               \
+    /* round: the nearest whole number; of two, the even one */                                    \
     CELLGEN_MATH REAL cellgen_round_##S(REAL x) { return RINT(x); }                                \
+    /* atan2: the angle of the point (x, y), in (-pi, pi] */                                       \
     CELLGEN_MATH REAL cellgen_atan2_##S(REAL y, REAL x) { return ATAN2(y, x); }                    \
+    /* sign: 1, -1 or 0; NaN stays */                                                              \
     CELLGEN_MATH REAL cellgen_sign_##S(REAL x)                                                     \
     {                                                                                              \
         return x > 0 ? (REAL)1 : (x < 0 ? (REAL)-1 : (x != x ? x : (REAL)0));                      \
     }                                                                                              \
+    /* maximum, minimum: a NaN in either argument passes; the first argument wins a tie */         \
     CELLGEN_MATH REAL cellgen_maximum_##S(REAL a, REAL b)                                          \
     {                                                                                              \
         const REAL most = a < b ? b : a; /* a nested choice would keep GCC from vectors */         \
@@ -105,11 +100,14 @@ CELLGEN_MATH float cellgen_madd_f32(float a, float b, float c)
         const REAL least = a > b ? b : a;                                                          \
         return b != b ? b : least;                                                                 \
     }                                                                                              \
+    /* clip: maximum(minimum(x, hi), lo) */                                                        \
     CELLGEN_MATH REAL cellgen_clip_##S(REAL x, REAL lo, REAL hi)                                   \
     {                                                                                              \
         return cellgen_maximum_##S(cellgen_minimum_##S(x, hi), lo);                                \
     }                                                                                              \
+    /* relu: x if x > 0, else 0; NaN stays */                                                      \
     CELLGEN_MATH REAL cellgen_relu_##S(REAL x) { return x <= 0 ? (REAL)0 : x; }                    \
+    /* hard_sigmoid: clip(x/6 + 1/2, 0, 1) (Keras 3), as (x + 3)/6, which stays accurate near -3 */\
     CELLGEN_MATH REAL cellgen_hard_sigmoid_##S(REAL x)                                             \
     {                                                                                              \
         return cellgen_clip_##S((x + (REAL)3) * (REAL)(1.0 / 6.0), (REAL)0, (REAL)1);              \
@@ -118,7 +116,9 @@ CELLGEN_MATH float cellgen_madd_f32(float a, float b, float c)
     CELLGEN_MATH REAL cellgen_ge_##S(REAL a, REAL b) { return a >= b ? (REAL)1 : (REAL)0; }        \
     CELLGEN_MATH REAL cellgen_lt_##S(REAL a, REAL b) { return a < b ? (REAL)1 : (REAL)0; }         \
     CELLGEN_MATH REAL cellgen_le_##S(REAL a, REAL b) { return a <= b ? (REAL)1 : (REAL)0; }        \
+    /* where: a where c is not 0, else b */                                                        \
     CELLGEN_MATH REAL cellgen_where_##S(REAL c, REAL a, REAL b) { return c != 0 ? a : b; }         \
+    /* strong_product: a b, but 0 where a factor is 0: infinity and NaN times 0 too */             \
     CELLGEN_MATH REAL cellgen_strong_product_##S(REAL a, REAL b)                                   \
     {                                                                                              \
         return ((a == 0) | (b == 0)) ? (REAL)0 : a * b;                                            \

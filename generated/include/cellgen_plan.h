@@ -177,7 +177,7 @@ CELLGEN_INLINE cellgen_options cellgen_options_of_row_block(const cellgen_option
 /* --- the plan: choices that depend on the shape, none of which changes a bit of the results --- */
 
 /* Up to so many rows, products of inputs are formed ahead of the loop over steps: a tile of few rows
- * is bound by reading weights, a window of steps is not. More rows fill a tile by themselves. Where
+ * is bound by reading weights, a hoist window of steps is not. More rows fill a tile by themselves. Where
  * weights exceed what cores share, x, h and one panel of the weights of both exceed a second-level
  * cache: those of one at a time take 0.85 to 0.99 of the time (H = I = 1024, 64 and 128 rows). */
 #ifndef CELLGEN_HOIST_ROWS
@@ -210,12 +210,12 @@ CELLGEN_INLINE cellgen_options cellgen_options_of_row_block(const cellgen_option
 #ifndef CELLGEN_ONCE_ROWS
 #define CELLGEN_ONCE_ROWS 64
 #endif
-/* Rows of one window of products formed ahead: enough for full tiles, few enough to stay in cache. */
+/* Rows of a hoist window, of products formed ahead: enough for full tiles, few enough to stay in cache. */
 #ifndef CELLGEN_WINDOW_ROWS
 #define CELLGEN_WINDOW_ROWS 192
 #endif
 /* On AMX products take a fifth of the time, so that weights which a core's caches do not hold are waited for:
- * so many steps of a window share them at least. One thread of an Emerald Rapids server, forward, 128 rows of 1024
+ * so many steps of a hoist window share them at least. One thread of an Emerald Rapids server, forward, 128 rows of 1024
  * units and inputs, by windows of a single step: LSTM 0.81, GRU 0.80. */
 #ifndef CELLGEN_AMX_WINDOW_STEPS
 #define CELLGEN_AMX_WINDOW_STEPS 4

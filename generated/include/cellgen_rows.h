@@ -1,8 +1,7 @@
 /* Work on rows that is neither a product nor pointwise: a row is so many heads, of each so many units,
  * of each so many elements, `after`.
  *
- *     first_max   1 where a head's largest unit stands, the first of equal ones, else 0;
- *                 a NaN counts as the largest */
+ * Written by `cellgen build` from templates/include/cellgen_rows.h.j2; edit that, not this file. */
 #ifndef CELLGEN_ROWS_H
 #define CELLGEN_ROWS_H
 
@@ -10,9 +9,11 @@
 #include "cellgen_math.h"
 
 #define CELLGEN_ROWS(S, REAL)                                                                      \
-    CELLGEN_MATH void cellgen_first_max_##S(int64_t rows, int64_t heads, int64_t units,            \
-                                            int64_t after, const REAL *a, int64_t a_row, REAL *y,  \
-                                            int64_t y_row)                                         \
+    /* first_max: 1 where a head's largest unit stands, the first of equal ones, else 0;           \
+     * a NaN counts as the largest */                                                              \
+    CELLGEN_MATH void cellgen_first_max_##S(                                                       \
+        int64_t rows, int64_t heads, int64_t units, int64_t after,                                 \
+        const REAL *a, int64_t a_row, REAL *y, int64_t y_row)                                      \
     {                                                                                              \
         for (int64_t row = 0; row < rows; ++row)                                                   \
             for (int64_t each = 0; each < heads * after; ++each) {                                 \
@@ -24,7 +25,8 @@
                     const REAL x = from[unit * after], most = from[best * after];                  \
                     if (x > most || (x != x && most == most)) best = unit;                         \
                 }                                                                                  \
-                for (int64_t unit = 0; unit < units; ++unit) to[unit * after] = unit == best ? 1 : 0;\
+                for (int64_t unit = 0; unit < units; ++unit)                                       \
+                    to[unit * after] = unit == best ? 1 : 0;                                       \
             }                                                                                      \
     }
 CELLGEN_ROWS(f32, float)

@@ -1,5 +1,5 @@
 /* Arrays over time that a caller stores in 16 bits (`stored` of the options). The loops read and write float
- * arrays of a window of steps: what a window reads is widened before its first step, what it makes is rounded
+ * arrays of a resident window of steps: what it reads is widened before its first step, what it makes is rounded
  * after its last one. States go on from window to window as they are. Part of cellgen_driver.inc.h, for float32. */
 
 #ifndef CELLGEN_STORED_BYTES

@@ -29,7 +29,7 @@ class Rows(Enum):
     CHUNK = "a chunk of steps"
     GROUPS = "groups of the rows of a chunk"
     PANELS = "packed weights"
-    AHEAD = "products of a window of steps"
+    AHEAD = "products of a hoist window of steps"
     BATCH_SLOTS = "products of a step"
     CHUNK_SLOTS = "products of a chunk"
 
@@ -165,8 +165,8 @@ class Weights:
 class PanelProduct:
     """One operand times one packed panel of neighbouring slots.
 
-    ``ahead``: memory of the product for a window of steps, where it can be formed ahead of the
-    loop.
+    ``ahead``: memory of the product for a hoist window of steps, where it can be formed ahead of
+    the loop.
     """
 
     operand: Buffer
