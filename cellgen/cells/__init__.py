@@ -48,8 +48,9 @@ def _modules() -> dict[str, str]:
     """The module of each cell that ships: what ``shipped`` imports, read and not run."""
     place = Path(__file__).with_name("shipped.py")
     text = place.read_text(encoding="utf-8") if place.exists() else ""
-    found = re.findall(r"^from (cellgen\.cells\.\w+) import (\w+(?:, \w+)*|\([^)]*\))", text, re.M)
-    return {name: module for module, names in found for name in re.findall(r"\w+", names)}
+    line = r"^from (cellgen\.cells\.\w+) import (\w+(?:, \w+)*|\([^)]*\))"
+    imports = re.findall(line, text, re.M)
+    return {name: module for module, names in imports for name in re.findall(r"\w+", names)}
 
 
 @cache
