@@ -384,3 +384,11 @@ def test_text_shows_constants_as_people_write_them() -> None:
     assert text(from_sympy(sympy.pi * X)) == "3.141592653589793 * x"
     assert text(from_sympy(0.1 * X)) == "0.1 * x"
     assert len(text(10**38 * X)) < 20
+
+
+def test_an_equation_that_is_a_number_of_many_digits_is_refused_with_a_few() -> None:
+    with pytest.raises(DeclarationError, match=r"h folds to the constant 8\.79098e\+4342944819"):
+
+        class Huge(Cell):
+            x, h_prev = Input(H), State(H)
+            h = sympy.sinh(1e30)

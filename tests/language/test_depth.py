@@ -7,10 +7,12 @@ import sys
 import pytest
 from sympy import Expr, Symbol
 
-from cellgen import Bias, Cell, H, I, Input, State, Weight, tanh
+from cellgen import Bias, Cell, H, I, Input, State, Weight, tanh, where
 from cellgen.errors import DeclarationError
 from cellgen.language.cell.depth import depth, depth_explained
+from cellgen.language.ops import from_sympy
 from cellgen.pipeline import generate
+from cellgen.program.chunks.affine import is_affine
 
 
 def nested(a: Expr, h: Expr, times: int) -> Expr:
@@ -59,6 +61,19 @@ def test_levels_are_counted_however_often_parts_are_shared() -> None:
     for _ in range(60):
         value = tanh(value) * (tanh(value) + 2)
     assert depth(value) == 60 * 3 + 1
+
+
+def test_a_value_that_many_places_read_is_looked_at_once() -> None:
+    """Of 60 levels that read the last one twice, as a tree has them, there are 2**60 places."""
+
+    class Chosen(Cell):
+        x, h_prev = Input(H), State(H)
+        h = x
+
+    a = Chosen.x
+    for _ in range(60):
+        a = where(a > Chosen.h_prev, a * 0.5, Chosen.h_prev)
+    assert not is_affine(from_sympy(a), {Chosen.h_prev})
 
 
 def test_a_recursion_of_another_cause_stays_what_it_is() -> None:

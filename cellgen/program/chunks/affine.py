@@ -8,12 +8,12 @@ values that the state does not reach.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import sympy
-from sympy import Add, Expr, Mul
+from sympy import Add, Basic, Expr, Mul
 from sympy import S as NUMBERS
 
 from cellgen.language.ops import Pointwise, shape_of
@@ -46,14 +46,23 @@ BEFORE, AFTER = Basis(after=False), Basis(after=True)
 
 def is_affine(expression: Expr, reached: Set[Value]) -> bool:
     """Whether a pointwise expression is affine in some values; no cancellation is looked for."""
-    return _degree(expression, reached) <= 1
+    return _degree(expression, reached, {}) <= 1
 
 
-def _degree(expression: Expr, reached: Set[Value]) -> int:
-    """0 where it reads none of the values, 1 where it is affine in them, else 2."""
+def _degree(expression: Basic, reached: Set[Value], known: dict[int, int]) -> int:
+    """0 where it reads none of the values, 1 where it is affine in them, else 2.
+
+    What stands in many places of an expression is one object, and looked at once.
+    """
     if isinstance(expression, Value):
         return int(expression in reached)
-    degrees = [_degree(argument, reached) for argument in expression.args]
+    if id(expression) not in known:
+        degrees = [_degree(argument, reached, known) for argument in expression.args]
+        known[id(expression)] = _degree_of(expression, degrees)
+    return known[id(expression)]
+
+
+def _degree_of(expression: Basic, degrees: Sequence[int]) -> int:
     highest = max(degrees, default=0)
     if highest == 0 or expression.is_Add:
         return highest
