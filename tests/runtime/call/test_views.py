@@ -40,7 +40,7 @@ WRONG = {
 def test_the_words_are_the_same_whoever_made_the_array(change, message, library) -> None:
     views = {"x": dense("x"), "w": dense("w", library=library, **change)}
     with pytest.raises(ArgumentError, match=f"cell.run: {message}"):
-        check_call("cell.run", FUNCTION, views, {}, lambda _, label, __: views[label])
+        check_call("cell.run", FUNCTION, views, {}, lambda _, __, label, ___: views[label])
 
 
 def test_advice_is_in_the_words_of_the_library() -> None:
@@ -72,7 +72,7 @@ def test_numpys_arrays_are_seen_with_their_gaps() -> None:
 def test_arrays_of_a_call_lie_on_one_device() -> None:
     views = {"x": dense("x"), "w": dense("w", device=1)}
     with pytest.raises(ArgumentError, match="w is on device 1 and x on device 0; move all arrays"):
-        check_call("cell.run", FUNCTION, views, {}, lambda _, label, __: views[label])
+        check_call("cell.run", FUNCTION, views, {}, lambda _, __, label, ___: views[label])
 
 
 @pytest.mark.parametrize(
@@ -91,4 +91,6 @@ def test_results_are_written_where_nothing_else_is(change, message) -> None:
     views = {"x": dense("x"), "w": dense("w"), "out y": dense("out y", **change)}
     given = dict.fromkeys(("x", "w"), views)
     with pytest.raises(ArgumentError, match=message):
-        check_call("cell.run", FUNCTION, given, {"y": views}, lambda _, label, __: views[label])
+        check_call(
+            "cell.run", FUNCTION, given, {"y": views}, lambda _, __, label, ___: views[label]
+        )
