@@ -105,7 +105,8 @@ def read_files(folder: Path, suffix: str, target: str) -> SourceFiles:
     if not file.is_file():
         raise BuildError(
             f"{folder} has no {file.name}: {folder.name} was not written for {target}; "
-            f"cellgen.compile of its class, with target {target!r}, does that, or says why not",
+            f"cellgen.compile of its class, with target {target!r}, does that, or says why not; "
+            f"its C kernel works: cellgen.load({folder.name!r})",
             code=f"build.{target}",
         )
     texts = {file.name: file.read_text(encoding="utf-8")}
