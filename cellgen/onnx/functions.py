@@ -54,14 +54,14 @@ def _count(
         raise UsageError(
             f"{label}: the local function {short(key[1])!r} calls itself, or 64 others in a row"
         )
-    every = list(_nodes(functions[key].node))
+    every = list(nodes_within(functions[key].node))
     for node in every:
         if (node.domain, node.op_type) in functions:
             _count(label, (node.domain, node.op_type), functions, counts, (*callers, key))
     counts[key] = min(_total(every, counts), LARGEST + 1)
 
 
-def _nodes(nodes: Iterable[NodeProto]) -> Iterable[NodeProto]:
+def nodes_within(nodes: Iterable[NodeProto]) -> Iterable[NodeProto]:
     """Nodes and those of bodies within."""
     stack = list(nodes)
     while stack:
@@ -72,4 +72,4 @@ def _nodes(nodes: Iterable[NodeProto]) -> Iterable[NodeProto]:
 
 
 def _total(nodes: Iterable[NodeProto], counts: Mapping[_Key, int]) -> int:
-    return sum(1 + counts.get((node.domain, node.op_type), 0) for node in _nodes(nodes))
+    return sum(1 + counts.get((node.domain, node.op_type), 0) for node in nodes_within(nodes))

@@ -21,7 +21,7 @@ from cellgen import accept
 from cellgen.errors import UsageError
 from cellgen.onnx.constants import computed, require_entries
 from cellgen.onnx.forms import DOMAINS, attributes, called, short
-from cellgen.onnx.functions import inlined
+from cellgen.onnx.functions import inlined, nodes_within
 from cellgen.onnx.graph import Array
 
 LEAST = {"LSTM": 7, "GRU": 7, "RNN": 7, "Scan": 9}
@@ -224,6 +224,9 @@ def _graph(label: str, model: ModelProto) -> ModelGraph:
         )
     model = inlined(label, model)
     with suppress(Exception):  # what cannot be inferred is asked for where it is needed
+        for node in nodes_within(model.graph.node):  # some releases of onnx crash on a broken one
+            if node.domain in DOMAINS:
+                attributes(label, node, opset)
         model = onnx.shape_inference.infer_shapes(model)
     return ModelGraph(label, model, model.graph, opset)
 

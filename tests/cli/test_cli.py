@@ -759,9 +759,9 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path):
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "to_all", "status"),
-    [(signal.SIGINT, True, 130), pytest.param(signal.SIGTERM, False, 143, marks=pytest.mark.slow)],
+    ("number", "to_all", "status"), [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143)]
 )
 def test_a_signal_ends_a_proof_side_by_side_with_a_status_and_no_traceback(number, to_all, status):
     process, errors = proving_side_by_side()

@@ -378,7 +378,8 @@ def run_over(
 
 
 @with_cxx
-@pytest.mark.parametrize("cell", [Elman, pytest.param(GRUResetBefore, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", [Elman, GRUResetBefore])
 def test_a_group_without_a_valid_row_multiplies_nothing(cell: type[Cell]) -> None:
     """Once its lengths have ended, before they begin in reverse, and where a mask has none."""
     elements = ("f32", "bf16")
@@ -402,6 +403,7 @@ def test_a_group_without_a_valid_row_multiplies_nothing(cell: type[Cell]) -> Non
 
 
 @with_cxx
+@pytest.mark.slow
 def test_what_is_brought_and_received_otherwise_has_the_same_bits() -> None:
     kernel, other = emulated_in(Elman, "bf16"), tried(Elman, "prefetch,wide", "bf16")
     with machine(kernel), machine(other):

@@ -852,14 +852,8 @@ def test_steps_fetch_the_lines_that_the_next_one_needs(cell, monkeypatch):
 
 
 @pytest.mark.skipif("AVX-512F" not in instruction_set(compiler()), reason="tiles of four rows")
-@pytest.mark.parametrize(
-    "cell",
-    [
-        LSTM,
-        *(pytest.param(cell, marks=pytest.mark.slow) for cell in (GRUResetBefore, FastGRNN)),
-    ],
-    ids=str,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", [LSTM, GRUResetBefore, FastGRNN], ids=str)
 def test_reverse_steps_fetch_the_lines_that_the_next_one_reads(cell, monkeypatch):
     """Upstream gradients and saved values of all steps but the last, where the loop begins and
     nothing has fetched them; states before those steps; inputs, which the deferred part reads. Also
