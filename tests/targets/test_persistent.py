@@ -874,7 +874,7 @@ def test_a_fault_in_what_blocks_tell_is_noticed(
 ) -> None:
     good, bad = emulated(Elman), in_elements(planted(Elman, changes), "f16")
     shape = (6, 3, 2, 30)
-    with machine(good):
+    with machine(good), machine(bad):
         right = run(Elman, good, shape, "float16", tier)
         for seed in range(12):
             bad.library().lib.cellgen_emulation_seed(seed)
