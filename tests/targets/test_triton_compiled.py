@@ -31,8 +31,15 @@ TYPES = {"sums": "*fp32", "int32": "*i32"}
 CONFIGURATIONS = [*configurations(literal(Passes((), (), (), {}, (), ())))]
 SPILT = {("rwkv4", 1, 1): 32}
 """Bytes, by units of a lane and warps, that the way back may spill in the place of none."""
-SPILT_ONCE = {("s5", 1, 16): 32}
-"""The same by units of a lane and steps of a segment that is read once."""
+SPILT_ONCE = {
+    ("qrnn", 2, 16): 32,
+    ("min_lstm", 2, 16): 16,
+    ("min_gru_log", 1, 32): 40,
+    ("rg_lru", 2, 16): 1128,
+    ("rg_lru", 1, 16): 152,
+    ("s5", 1, 16): 32,
+}
+"""The same by units of a lane and steps of a segment that is read once (lab note 19)."""
 TRIED = [one for one in CONFIGURATIONS if one["programs"] == CONFIGURATIONS[0]["programs"]]
 ONCE = [one for one in CONFIGURATIONS if one["once"]]
 WIDTHS = {"*bf16": 2, "*fp32": 4}
