@@ -39,7 +39,7 @@ VERDICTS = {"ok": GREEN, "failed": BOLD_RED, "skipped": YELLOW}
 LEAST_NOTES = 40
 """Columns of a note beside what it is on; where there are fewer it stands below."""
 FOUND_AT = 31
-"""The column at which it stands what the doctor found."""
+"""The column at which what the doctor found stands."""
 HEADING = re.compile(r"^[^\s(:][^(:\n]*", re.MULTILINE)
 """What a line begins with that is not indented: up to its arguments, or to what it says."""
 
@@ -183,7 +183,7 @@ def _found(finding: Finding, width: int | None) -> str:
     """What was found and how to mend it, beside the name; below it where a terminal is narrow."""
     said = [text for text in (finding.text, finding.fix) if text]
     if width is None:
-        return f"{finding.name:20}  " + f"\n{'':31}".join(said)
+        return f"{finding.name:20}  " + f"\n{'':{FOUND_AT}}".join(said)
     is_beside = width - FOUND_AT >= LEAST_NOTES and len(finding.name) <= 20
     indent = FOUND_AT if is_beside else HANGING
     lines = [line for text in said for line in broken(text, width - indent)]

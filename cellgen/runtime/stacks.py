@@ -28,7 +28,7 @@ from cellgen.runtime.call.settings import checked_options
 from cellgen.runtime.host.out_of_memory import named_in_memory_errors
 from cellgen.runtime.host.threads import thread_count
 from cellgen.runtime.kernel import Kernel
-from cellgen.runtime.options import ALL_LAYERS, BACKWARD, ROWS, TABLE
+from cellgen.runtime.options import ALL_LAYERS, BACKWARD, FORWARD, ROWS, TABLE
 from cellgen.runtime.results import Array, Results
 from cellgen.runtime.stacked_inputs import Arrays, Given, Nested, StackedInputs
 from cellgen.runtime.stacked_steps import LayerCall, added, at_last_step, last_of
@@ -114,7 +114,7 @@ class Layers(StreamedStack):
         self.kernel, self.weights, self.threads = kernel, weights, threads
         self._input = inputs[reads or next(iter(inputs))]
         self._output = outputs[output or next(iter(outputs))]
-        backward = kernel.functions.get("sequence_backward")
+        backward = kernel.functions.get(BACKWARD)
         results = () if backward is None else backward.function.results
         learned = frozenset(item.of for item in results)
         self._operands = StackedInputs(label, function, weights, self._input, learned)
@@ -260,7 +260,7 @@ class Layers(StreamedStack):
         last: bool,
     ) -> tuple[Array, tuple[LayerCall, ...]]:
         """Compute one layer in its directions; return what the next one reads."""
-        function = self.kernel.functions["sequence_forward"]
+        function = self.kernel.functions[FORWARD]
         count, calls, both = len(parts["weights"]), [], np.empty(0)
         for direction in range(count):
             place = f"{label}, direction {direction}" if count > 1 else label
@@ -292,7 +292,7 @@ class Layers(StreamedStack):
         self, call: LayerCall, d_output: Array | None, d_last: Given, limits: Mapping[str, object]
     ) -> Arrays:
         """Compute the gradients of one layer in one direction, by the names without ``d_``."""
-        function = self.kernel.functions["sequence_backward"]
+        function = self.kernel.functions[BACKWARD]
         label = call.label.replace(".forward", ".backward")
         if f"d_{self._input.name}" not in {item.name for item in function.function.results}:
             raise ArgumentError(
@@ -331,12 +331,12 @@ def _forward_of(kernel: object) -> Function:
             f"Layers: kernel is {accept.shown(kernel)}, expected a kernel; pass "
             f"cellgen.load(...) or cellgen.compile(...)"
         )
-    if "sequence_forward" not in kernel.functions:
+    if FORWARD not in kernel.functions:
         raise ArgumentError(
             f"Layers({kernel.name}): the cell has no sequence_forward, expected one; `cellgen "
             f"explain` says why not"
         )
-    return kernel.functions["sequence_forward"].function
+    return kernel.functions[FORWARD].function
 
 
 def _check_options(label: str, options: Mapping[str, object], jumps: str) -> None:

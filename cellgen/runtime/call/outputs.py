@@ -40,6 +40,7 @@ class Outputs:
         self._wanted = Wanted(label, function)
         self._function = function
         self._shown: dict[tuple[int, bool], tuple[Argument, ...]] = {}
+        """Results by ``every`` and ``last_only``: to hash a function takes longer than a call."""
 
     def when_saving(self, options: Options) -> Options:
         """A run that saves forms all outputs: a backward pass reads them."""

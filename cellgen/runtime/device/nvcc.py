@@ -102,24 +102,24 @@ def build(sources: SourceFiles, interface: Interface, *, emulated: bool = False)
     Raises BuildError: no compiler, compiler errors, an unusable cache folder.
     """
     start = time.perf_counter()
-    cuda_compiler = emulator() if emulated else compiler(may_recall=True)
-    entry = _entry(sources, interface, cuda_compiler, emulated)
+    toolchain = emulator() if emulated else compiler(may_recall=True)
+    entry = _entry(sources, interface, toolchain, emulated)
     tool = EMULATOR if emulated else TOOL
     path, cached = cache.made(
         entry,
         sources.files,
-        lambda place: _compile(place, sources.name, entry, cuda_compiler, tool),
+        lambda place: _compile(place, sources.name, entry, toolchain, tool),
     )
     if not emulated:
-        remembered.keep(_remembered(), cuda_compiler.facts, is_new=not cached)
+        remembered.keep(_remembered(), toolchain.facts, is_new=not cached)
         remembered.keep(remembered.WAY, {"way": remembered.NVCC}, is_new=not cached)
     return Built(path, cached, time.perf_counter() - start)
 
 
-def _compile(place: Path, name: str, entry: str, cuda_compiler: Compiler, tool: Tool) -> str:
+def _compile(place: Path, name: str, entry: str, toolchain: Compiler, tool: Tool) -> str:
     """Compile the sources in a workplace; return the library's file name."""
     file, produced = f"{name}.cu", f"{name}.so"
-    command = (*cuda_compiler.command, file, "-Iinclude", "-I.", "-o", produced)
+    command = (*toolchain.command, file, "-Iinclude", "-I.", "-o", produced)
     step = Step(f"compiling {file}", command, produced)
     steps.run(place, name, entry, ((step,),), tool)
     steps.require_loadable(place / produced, name, step)
@@ -213,8 +213,8 @@ def oldest() -> int:
 
 def emulator() -> Compiler:
     """Find a C++ compiler for the emulation. Raises BuildError when there is none."""
-    cuda_compiler = cxx()
-    return Compiler((*cuda_compiler.command, *EMULATION_FLAGS, *switches()), cuda_compiler.version)
+    host = cxx()
+    return Compiler((*host.command, *EMULATION_FLAGS, *switches()), host.version)
 
 
 def cxx(*, may_recall: bool = False) -> Compiler:
@@ -287,16 +287,14 @@ def _version(path: str, tool: Tool) -> str:
     return done.stdout.strip()
 
 
-def _entry(
-    sources: SourceFiles, interface: Interface, cuda_compiler: Compiler, emulated: bool
-) -> str:
+def _entry(sources: SourceFiles, interface: Interface, toolchain: Compiler, emulated: bool) -> str:
     key = cache.digest(
         [
             *sources.files,
             ("cdef", cuda_cdef(interface)),
             ("abi", str(ABI_VERSION)),
-            ("command", shlex.join(cuda_compiler.command)),
-            ("version", cuda_compiler.version),
+            ("command", shlex.join(toolchain.command)),
+            ("version", toolchain.version),
         ]
     )
     return f"{sources.name}_{'emulated' if emulated else 'cuda'}-{key}"
