@@ -274,31 +274,31 @@ def rows_1_once(
             h_term = z * n_bar
             factor_00, term_0 = tl.where(held, h_factor * factor_00, factor_00).to(ACC), tl.where(held, h_factor * term_0 + h_term, term_0).to(ACC)
     told_at = told_ptr + 1 + (row * blocks + block) * segments
-    tl.store(ends_ptr + segment * step * 2 * H + row * H + unit + 0 * step * H, factor_00, mask=unit < H)
-    tl.store(ends_ptr + segment * step * 2 * H + row * H + unit + 1 * step * H, term_0, mask=unit < H)
+    tl.store(ends_ptr + segment * step * 2 * H + row * H + unit, factor_00, mask=unit < H)
+    tl.store(ends_ptr + segment * step * 2 * H + 1 * step * H + row * H + unit, term_0, mask=unit < H)
     tl.debug_barrier()
     tl.atomic_xchg(told_at + order, FORMED, sem="release")
     h_prev = tl.load(h_prev_first_ptr + row * H + unit, mask=unit < tl.where(order == 0, H, 0), other=0.0).to(ACC)
     if order > 0:
         known = nearest_known(told_at, order)
         tl.debug_barrier()
-        h_prev = tl.load(starts_ptr + known * step * 1 * H + row * H + unit + 0 * step * H, mask=unit < tl.where(known < 0, 0, H), other=float("nan"), cache_modifier=".cg")
+        h_prev = tl.load(starts_ptr + known * step * 1 * H + row * H + unit, mask=unit < tl.where(known < 0, 0, H), other=float("nan"), cache_modifier=".cg")
         for behind in range(tl.where(known < 0, order, known + 1), order, 4):
             factor_00_then = ()
             term_0_then = ()
             for i in tl.static_range(4):
                 is_there = unit < tl.where(behind + i < order, H, 0)
                 factor_00_then = factor_00_then + (
-                    tl.load(ends_ptr + (behind + i) * step * 2 * H + row * H + unit + 0 * step * H, mask=is_there, other=0.0, cache_modifier=".cg"),
+                    tl.load(ends_ptr + (behind + i) * step * 2 * H + row * H + unit, mask=is_there, other=0.0, cache_modifier=".cg"),
                 )
                 term_0_then = term_0_then + (
-                    tl.load(ends_ptr + (behind + i) * step * 2 * H + row * H + unit + 1 * step * H, mask=is_there, other=0.0, cache_modifier=".cg"),
+                    tl.load(ends_ptr + (behind + i) * step * 2 * H + 1 * step * H + row * H + unit, mask=is_there, other=0.0, cache_modifier=".cg"),
                 )
             for i in tl.static_range(4):
                 h_prev_next = tl.where(behind + i < order, tl.where(factor_00_then[i] == 0, 0.0, factor_00_then[i] * h_prev) + term_0_then[i], h_prev)
                 h_prev = h_prev_next
     if order + 1 < segments:
-        tl.store(starts_ptr + order * step * 1 * H + row * H + unit + 0 * step * H, tl.where(factor_00 == 0, 0.0, factor_00 * h_prev) + term_0, mask=unit < H)
+        tl.store(starts_ptr + order * step * 1 * H + row * H + unit, tl.where(factor_00 == 0, 0.0, factor_00 * h_prev) + term_0, mask=unit < H)
         tl.debug_barrier()
         tl.atomic_xchg(told_at + order, KNOWN, sem="release")
     for t in tl.static_range(0, AHEAD, AHEAD):
@@ -597,33 +597,33 @@ def rows_1_back_once(
             d_h_carry = tl.where(held, d_h_prev, d_h_carry).to(ACC)
             if GAPS:
                 d_h_carry = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), d_h_carry)
-    factor_00 = tl.load(ends_ptr + segment * step * 2 * H + row * H + unit + 0 * step * H, mask=unit < H, other=0.0)
+    factor_00 = tl.load(ends_ptr + segment * step * 2 * H + row * H + unit, mask=unit < H, other=0.0)
     term_0 = d_h_carry
     told_at = told_ptr + 1 + (row * blocks + block) * segments
-    tl.store(back_ends_ptr + segment * step * 1 * H + row * H + unit + 0 * step * H, term_0, mask=unit < H)
+    tl.store(back_ends_ptr + segment * step * 1 * H + row * H + unit, term_0, mask=unit < H)
     tl.debug_barrier()
     tl.atomic_xchg(told_at + order, FORMED, sem="release")
     d_h_carry = tl.load(d_h_last_ptr + row * H + unit, mask=unit < tl.where(order == 0, H, 0), other=0.0).to(ACC)
     if order > 0:
         known = nearest_known(told_at, order)
         tl.debug_barrier()
-        d_h_carry = tl.load(starts_ptr + known * step * 1 * H + row * H + unit + 0 * step * H, mask=unit < tl.where(known < 0, 0, H), other=float("nan"), cache_modifier=".cg")
+        d_h_carry = tl.load(starts_ptr + known * step * 1 * H + row * H + unit, mask=unit < tl.where(known < 0, 0, H), other=float("nan"), cache_modifier=".cg")
         for behind in range(tl.where(known < 0, order, known + 1), order, 4):
             factor_00_then = ()
             term_0_then = ()
             for i in tl.static_range(4):
                 is_there = unit < tl.where(behind + i < order, H, 0)
                 factor_00_then = factor_00_then + (
-                    tl.load(ends_ptr + (segments - 1 - (behind + i)) * step * 2 * H + row * H + unit + 0 * step * H, mask=is_there, other=0.0, cache_modifier=".cg"),
+                    tl.load(ends_ptr + (segments - 1 - (behind + i)) * step * 2 * H + row * H + unit, mask=is_there, other=0.0, cache_modifier=".cg"),
                 )
                 term_0_then = term_0_then + (
-                    tl.load(back_ends_ptr + (segments - 1 - (behind + i)) * step * 1 * H + row * H + unit + 0 * step * H, mask=is_there, other=0.0, cache_modifier=".cg"),
+                    tl.load(back_ends_ptr + (segments - 1 - (behind + i)) * step * 1 * H + row * H + unit, mask=is_there, other=0.0, cache_modifier=".cg"),
                 )
             for i in tl.static_range(4):
                 d_h_carry_next = tl.where(behind + i < order, tl.where(factor_00_then[i] == 0, 0.0, factor_00_then[i] * d_h_carry) + term_0_then[i], d_h_carry)
                 d_h_carry = d_h_carry_next
     if order + 1 < segments:
-        tl.store(starts_ptr + order * step * 1 * H + row * H + unit + 0 * step * H, tl.where(factor_00 == 0, 0.0, factor_00 * d_h_carry) + term_0, mask=unit < H)
+        tl.store(starts_ptr + order * step * 1 * H + row * H + unit, tl.where(factor_00 == 0, 0.0, factor_00 * d_h_carry) + term_0, mask=unit < H)
         tl.debug_barrier()
         tl.atomic_xchg(told_at + order, KNOWN, sem="release")
     d_b_n_sum = tl.zeros([UNITS], ACC)

@@ -34,9 +34,9 @@ SPILT = {("rwkv4", 1, 1): 32}
 SPILT_ONCE = {
     ("qrnn", 2, 16): 32,
     ("min_lstm", 2, 16): 16,
-    ("min_gru_log", 1, 32): 40,
-    ("rg_lru", 2, 16): 1128,
-    ("rg_lru", 1, 16): 152,
+    ("min_gru_log", 1, 32): 24,
+    ("rg_lru", 2, 16): 1104,
+    ("rg_lru", 1, 16): 184,
     ("s5", 1, 16): 32,
 }
 """The same by units of a lane and steps of a segment that is read once (lab note 19)."""
