@@ -172,6 +172,9 @@ def scenarios(kernel: cellgen.Kernel, sizes: dict[str, int]) -> Iterator[Scenari
     weights = {i.name: arrays[i.name] for i in forward.function.arguments if i.is_weight}
     others = {n: a for n, a in arrays.items() if n not in weights}
     packed, bound = kernel.pack(**weights), forward.bind(**arrays)
+    single = {name: array.astype(np.float32) for name, array in arrays.items()}
+    one_row = np.where(np.arange(rows) == 0, steps, 0)
+    cut = {"parallel": "segments", "segments": 10, "sweeps": 1, "lengths": one_row}
 
     def back(**options: object) -> Call:
         saved = forward(**arrays, **steps_of(options), save=True)
@@ -187,6 +190,8 @@ def scenarios(kernel: cellgen.Kernel, sizes: dict[str, int]) -> Iterator[Scenari
         "forward, batch first": lambda: forward(**{**arrays, **first}, batch_first=True),
         "forward, final states": lambda: forward(**arrays, last_only=True),
         "forward on two threads": lambda: forward(**arrays, threads=2),
+        "forward in segments": lambda: forward(**arrays, **cut, save=True)[:-1],
+        "forward in segments, near": lambda: forward(**single, **cut, tolerance=1e-6),
         "backward": back(),
         "backward with a mask": back(mask=mask),
         "backward on two threads": back(threads=2),

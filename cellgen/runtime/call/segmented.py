@@ -12,7 +12,7 @@ from typing import Any
 from cellgen.runtime.call.arguments import take_out
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared, swap_time_and_batch
-from cellgen.runtime.call.over_time import TimeFunction
+from cellgen.runtime.call.over_time import TimeFunction, qualname
 from cellgen.runtime.call.segments import Segmentation, WholeCall, in_segments
 from cellgen.runtime.call.settings import (
     read_flags,
@@ -20,11 +20,13 @@ from cellgen.runtime.call.settings import (
     require_float32,
     require_forward,
 )
+from cellgen.runtime.host.out_of_memory import named_in_memory_errors
 from cellgen.runtime.host.threads import team_size
 from cellgen.runtime.options import Options, with_tables
 from cellgen.runtime.results import Array, InSegments, Results
 
 
+@named_in_memory_errors(qualname)
 def call_in_segments(
     function: TimeFunction,
     arguments: dict[str, object],

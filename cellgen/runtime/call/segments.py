@@ -329,10 +329,9 @@ def differ(a: Array, b: Array, tolerance: float) -> Array:
     word = np.dtype(f"u{a.itemsize}")
     same = a.view(word) == b.view(word)
     if tolerance:
+        found, due = a.astype(np.float64), b.astype(np.float64)  # arithmetic without a buffer
         with np.errstate(invalid="ignore", over="ignore"):
-            gap = np.abs(a - b, dtype=np.float64)
-            same |= np.isfinite(b) & (
-                gap <= tolerance * np.maximum(1.0, np.abs(b, dtype=np.float64))
-            )
+            near = np.abs(found - due) <= tolerance * np.maximum(1.0, np.abs(due))
+        same |= np.isfinite(due) & near
     rows: Array = ~same.all(axis=tuple(range(1, a.ndim)))
     return rows

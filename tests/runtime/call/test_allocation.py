@@ -30,7 +30,7 @@ needs_glibc = pytest.mark.skipif(
 )
 QUICK = (
     *("step", "forward with saving", "forward on two threads", "pack", "bind", "a long call"),
-    *("backward with a mask", "layers forward", "a call that C makes"),
+    *("backward with a mask", "layers forward", "a call that C makes", "forward in segments"),
 )
 """Scenarios with few requests."""
 CELLS = ("gru", "lstm_block_cell", "slstm_heads", "min_gru")
@@ -63,6 +63,12 @@ def test_a_call_without_memory_raises_and_the_next_one_is_right(preload):
     lines = said(preload, "gru", "small", *QUICK).splitlines()
     assert len(lines) == 2 * len(QUICK)
     assert all(int(line.split()[-2]) > 0 for line in lines)
+
+
+@needs_glibc
+def test_states_of_segments_are_compared_without_a_buffer(preload):
+    """More than 500 numbers of float32, by a tolerance: NumPy would end the process."""
+    assert "near: " in said(preload, "gru", "large", "forward in segments, near")
 
 
 @needs_glibc
