@@ -66,6 +66,7 @@ from cellgen.proof.over_time import forward_errors, gradient_errors, shared_keyw
 from cellgen.runtime.abi import Argument, Function, axis_length
 from cellgen.runtime.backend import backend
 from cellgen.runtime.build import cache as kernels
+from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.device import cublas, nvcc
 from cellgen.runtime.device.arrays import DeviceArray, DevicePart, to_bfloat16
 from cellgen.runtime.device.function import CudaFunction
@@ -136,13 +137,18 @@ def emulated(cell: type[Cell]) -> CudaKernel:
 
 def in_elements(kernel: CudaKernel, *elements: str) -> CudaKernel:
     """A kernel compiled for some element types: each takes a compiler as long as the headers."""
-    own = f"{kernel.name}.cu"
+    sources = sources_in(kernel.sources, *elements)
+    return CudaKernel(kernel.interface, sources, emulated=kernel.emulated)
+
+
+def sources_in(sources: SourceFiles, *elements: str) -> SourceFiles:
+    """A cell's files, compiled for some element types."""
+    own = f"{sources.name}.cu"
     files = tuple(
         (name, cuda_budgets.only(text, elements) if name == own else text)
-        for name, text in kernel.sources.files
+        for name, text in sources.files
     )
-    sources = replace(kernel.sources, files=files)
-    return CudaKernel(kernel.interface, sources, emulated=kernel.emulated)
+    return replace(sources, files=files)
 
 
 @cache
@@ -1537,7 +1543,7 @@ def test_host_code_compiles_without_a_warning(
     cell: type[Cell], elements: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Kernels keep to their registers too. Products of float32 are by threads, those of bfloat16 by
-    matrix units: one cell is compiled for these each time, and that one, for all types, by
+    matrix units: one cell is compiled for these each time, and that one, for the others, by
     ``test_no_driver_is_said_and_the_process_stays_usable``."""
     source = cuda_budgets.only(generate(cell).text(".cu"), elements)
     entries = cuda_budgets.compiled(tmp_path, {cell.definition.name: source}, whole=True)
@@ -1610,7 +1616,17 @@ def test_no_compiler_is_said_with_the_remedy(
         api.load_cuda("lstm").build()
 
 
+@pytest.fixture
+def by_nvcc_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """nvcc compiles one element type in the place of four, which take it twice as long."""
+    build = nvcc.build
+    monkeypatch.setattr(
+        nvcc, "build", lambda sources, *rest, **how: build(sources_in(sources, "f32"), *rest, **how)
+    )
+
+
 @with_nvcc
+@pytest.mark.usefixtures("by_nvcc_in_float32")
 def test_no_driver_is_said_and_the_process_stays_usable() -> None:
     """By the library that ``test_build_compiles_for_cuda_and_says_what_it_did`` builds, too."""
     if Path("/dev/nvidiactl").exists():
@@ -2001,6 +2017,7 @@ def test_a_cell_without_cuda_source_says_that_its_c_works(tmp_path: Path) -> Non
 
 
 @with_nvcc
+@pytest.mark.usefixtures("by_nvcc_in_float32")
 def test_build_compiles_for_cuda_and_says_what_it_did(tmp_path: Path) -> None:
     command = ["build", "elman", "--target", "cuda", "--out", str(tmp_path / "generated")]
     done = CliRunner().invoke(app, [*command, "--json"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import types
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +27,15 @@ FEW = 3
 """Of inputs, states, statics and weights each, so that the kernel compiles in half a minute."""
 
 
+@cache
+def of_few() -> type[Cell]:
+    """The cell of both tests, derived once."""
+    return cell_of_names(0, FEW)
+
+
 def test_a_cell_of_all_names_that_generated_code_needs_is_proved() -> None:
     """Steps, gradients, sequences and their options, by the author's names; a class ``Cellgen``."""
-    cell = cell_of_names(0, FEW)
+    cell = of_few()
     names = {str(v) for v in (*cell.definition.declared, *cell.definition.aliases)}
     names |= {str(equation.target) for equation in cell.definition.equations}
     assert names >= set(TAKEN)
@@ -38,7 +45,7 @@ def test_a_cell_of_all_names_that_generated_code_needs_is_proved() -> None:
 
 @with_cxx
 def test_a_cell_of_all_names_that_generated_code_needs_runs_in_the_emulation_of_cuda() -> None:
-    cell = cell_of_names(0, FEW)
+    cell = of_few()
     kernel, rng = emulated_in(cell, "f64"), np.random.default_rng(0)
     sizes = dict(zip(("B", "H", *map(str, DIMS)), (4, 7, 3, 2, 5, 3, 2), strict=True)) | {"T": 3}
 

@@ -7,6 +7,7 @@ arrive late. The last tests plant faults into the headers: each must be noticed.
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +40,7 @@ from cellgen.proof.over_time import shared_keywords
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.device import nvcc, packing
 from cellgen.runtime.device.kernel import CudaKernel
-from cellgen.runtime.device.library import CUDA_ERROR
+from cellgen.runtime.device.library import CUDA_ERROR, DeviceLibrary
 from cellgen.runtime.device.model import DEVICES, EMULATED, Together, choices, describe
 from cellgen.runtime.device.settings import TIERS
 from cellgen.runtime.paths import include_folder
@@ -49,6 +50,7 @@ from cellgen.schedule.device.plan import DeviceTimePlan
 from cellgen.schedule.device.verify import verify_for_device
 from cellgen.targets.cuda.persist import staying_explained
 from tests.conftest import SLSTM, relative
+from tests.cover import each_time
 from tests.targets.test_cuda import (
     UNITS,
     OnHost,
@@ -436,25 +438,29 @@ def multiplied(cell: type[Cell], named: str) -> CudaKernel:
 
 
 @with_cxx
+@pytest.mark.parametrize(
+    ("named", "bar"), [("parts", 1e-6), pytest.param("tf32", 2e-3, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("cell", [Elman, pytest.param(LSTM, marks=pytest.mark.slow)])
-def test_float32_on_matrix_units_is_as_near_as_its_products_are(cell: type[Cell]) -> None:
+def test_float32_on_matrix_units_is_as_near_as_its_products_are(
+    cell: type[Cell], named: str, bar: float
+) -> None:
     """Sums of three parts as near as multiply-adds, TF32 by 2^-12 of each factor."""
     kernel, shape = emulated(cell), (3, 4, 5, 36)
     exact = run(cell, kernel, shape, "float64", "steps")
-    for named, bar in (("parts", 1e-6), ("tf32", 2e-3)):
-        other, found = multiplied(cell, named), []
-        count = other.library().lib.cellgen_emulation_count
-        with machine(other, processors=8):
-            for seed in (1, 2):
-                other.library().lib.cellgen_emulation_seed(seed)
-                before = count(MULTIPLIED)
-                found.append(run(cell, other, shape, "float32", "device"))
-                assert count(MULTIPLIED) > before
-        errors = {name: relative(found[0][name], right) for name, right in exact.items()}
-        assert max(errors.values()) < bar, (named, errors)
-        assert (max(errors.values()) > 1e-5) == (named == "tf32")
-        for name, first in found[0].items():
-            assert np.array_equal(first, found[1][name]), (named, name)
+    other, found = multiplied(cell, named), []
+    count = other.library().lib.cellgen_emulation_count
+    with machine(other, processors=8):
+        for seed in (1, 2):
+            other.library().lib.cellgen_emulation_seed(seed)
+            before = count(MULTIPLIED)
+            found.append(run(cell, other, shape, "float32", "device"))
+            assert count(MULTIPLIED) > before
+    errors = {name: relative(found[0][name], right) for name, right in exact.items()}
+    assert max(errors.values()) < bar, errors
+    assert (max(errors.values()) > 1e-5) == (named == "tf32")
+    for name, first in found[0].items():
+        assert np.array_equal(first, found[1][name]), name
 
 
 @with_cxx
@@ -467,19 +473,30 @@ def test_float32_on_matrix_units_agrees_in_clusters() -> None:
         assert relative(found[name], right) < 1e-6, name
 
 
+BY_PARTS = "as CELLGEN_CUDA_PRODUCTS=parts has it"
+FIT = {
+    Elman: ({256: [1, 1], 1408: [1, 1], 1440: [0, 0]}, {256: BY_PARTS, 1408: BY_PARTS}),
+    LSTM: (
+        {256: [1, 1], 512: [1, 0], 1024: [0, 0]},
+        {256: BY_PARTS, 1024: "by fused multiply-adds: with"},
+    ),
+}
+"""By units, whether each pass multiplies by parts, and what is said of it."""
+
+
 @with_cxx
-def test_weights_whose_parts_do_not_fit_are_multiplied_by_multiply_adds() -> None:
-    """By the model of an H200: backward, all gate gradients of 512 units take the room of parts."""
-    kernel = multiplied(LSTM, "parts")
-    said = {256: "as CELLGEN_CUDA_PRODUCTS=parts has it", 1024: "by fused multiply-adds: with"}
-    for units, by_parts in ((256, [1, 1]), (512, [1, 0]), (1024, [0, 0])):
+@pytest.mark.parametrize("cell", each_time((Elman,), FIT))
+def test_weights_whose_parts_do_not_fit_are_multiplied_by_multiply_adds(cell: type[Cell]) -> None:
+    """By the model of an H200: backward, gate gradients of 512 units of an LSTM take the room."""
+    kernel, (fit, said) = multiplied(cell, "parts"), FIT[cell]
+    for units, by_parts in fit.items():
         sizes = {"T": 100, "B": 16, "I": 8, "H": units}
         found = choices(kernel, sizes, "float32", DEVICES["h200"])
         assert [one.together.products for one in found if one.together] == by_parts
         times = [one.together.by_device for one in found if one.together]
         adds = [
             one.together.by_device
-            for one in choices(emulated(LSTM), sizes, "float32", DEVICES["h200"])
+            for one in choices(emulated(cell), sizes, "float32", DEVICES["h200"])
             if one.together
         ]
         assert [own < of_adds for own, of_adds in zip(times, adds, strict=True)] == by_parts
@@ -562,9 +579,17 @@ STAYS = ("#define CELLGEN_STAYING_GAINS 1.05", "#define CELLGEN_STAYING_GAINS 0.
 """The model takes blocks that stay wherever they fit: so small a layer is faster in one block."""
 
 
-def staying(*changes: tuple[str, str]) -> CudaKernel:
+def staying() -> CudaKernel:
     """A cell in float32 whose blocks stay wherever they fit, of sources of its own."""
-    return in_elements(planted(Elman, (*changes, STAYS)), "f32")
+    return in_elements(planted(Elman, (STAYS,)), "f32")
+
+
+def apart(kernel: CudaKernel, folder: Path) -> CudaKernel:
+    """A kernel whose library is a copy: what a device refuses it, others do not know."""
+    copy = shutil.copy(kernel.build().path, folder)
+    anew = CudaKernel(kernel.interface, kernel.sources, emulated=True)
+    anew._library = DeviceLibrary(str(copy), kernel.interface)
+    return anew
 
 
 @with_cxx
@@ -576,13 +601,13 @@ def staying(*changes: tuple[str, str]) -> CudaKernel:
     ],
 )
 def test_a_device_that_refuses_such_launches_has_the_steps_launched(
-    error: int, why: str, monkeypatch: pytest.MonkeyPatch
+    error: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller is told once, by whichever error; a call that asks for the tier gets the error.
 
     Another cell's library knows nothing of it.
     """
-    kernel, other = staying(("seconds: any step", f"seconds, {error}: any step")), emulated(Elman)
+    kernel, other = apart(staying(), tmp_path), emulated(Elman)
     device, given = OnHost(kernel, "float32"), inputs(kernel, OPEN)
     lib = kernel.library().lib
     with machine(kernel):
@@ -614,9 +639,9 @@ def test_another_error_of_such_a_launch_is_no_refusal() -> None:
 
 @pytest.mark.slow
 @with_cxx
-def test_a_launch_that_fails_before_it_is_no_refusal() -> None:
+def test_a_launch_that_fails_before_it_is_no_refusal(tmp_path: Path) -> None:
     """What was to be launched first has not run: the call has failed, by whichever error."""
-    kernel = staying(("seconds: any step", "seconds, before: any step"))
+    kernel = apart(staying(), tmp_path)
     given, library = inputs(kernel, OPEN), kernel.library()
     forward = OnHost(kernel, "float32").sequence_forward
     with machine(kernel):

@@ -94,26 +94,17 @@ def test_states_stay_in_registers_on_both_makes_of_devices(name: str, dtype: str
         assert re.search(r"\.vgpr_spill_count:\s+0\b", made.text)
 
 
-@pytest.mark.parametrize(
-    "name", ["min_gru", *(pytest.param(n, marks=pytest.mark.slow) for n in (*CELLS[1:], *OTHERS))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*CELLS, *OTHERS])
 def test_nothing_is_spilt_where_steps_are_left_out(name: str) -> None:
     kernels = specialised(name, "*bf16", gaps=True)
     for kernel, made in zip(kernels, compile_kernels(kernels, HOPPER), strict=True):
         assert resources(made.binary).stack == 0, kernel.kernel
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        pytest.param(
-            name, one, marks=[] if (name, one) == ("min_gru", TRIED[3]) else pytest.mark.slow
-        )
-        for name in (*CELLS, *OTHERS)
-        for one in TRIED[1:]
-    ],
-    ids=str,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", TRIED[1:], ids=str)
+@pytest.mark.parametrize("name", [*CELLS, *OTHERS])
 def test_nothing_is_spilt_by_a_configuration_that_is_tried(
     name: str, settings: dict[str, int]
 ) -> None:

@@ -17,8 +17,8 @@ from tests.wheel.conftest import of_levels
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of one level, in place of two: a driver less to compile. Which is taken is no matter here."""
-    return of_levels(tmp_path_factory.mktemp("wheel"), "v2")
+    """Of one level, whose driver ``tests/doors`` compiles as well. Which is taken is no matter."""
+    return of_levels(tmp_path_factory.mktemp("wheel"), "v3")
 
 
 def _arguments(dtype: type) -> dict[str, np.ndarray]:

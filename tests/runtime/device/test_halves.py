@@ -213,9 +213,28 @@ class TanhF64Persistent(Cell):
     h = tanh(x + h_prev @ u)
 
 
+OVER_TIME = "sequence_forward"
+LONG: dict[str, object] = {"T": 64, "H": 256}
+LOADED: dict[str, list[tuple[str, dict[str, object], list[str]]]] = {
+    "float32": [
+        ("forward", {}, ["own forward", "shared"]),
+        (OVER_TIME, {}, [f"own {OVER_TIME}"]),  # fewer than 8 steps
+        (OVER_TIME, {"T": 64, "H": 64, "shared": 4 << 10}, []),  # does not fit
+        (OVER_TIME, {"T": 64, "H": 64, "tier": "steps"}, []),
+        (OVER_TIME, LONG, [f"device {OVER_TIME}"]),
+        (OVER_TIME, LONG, []),
+        (OVER_TIME, {"tier": "cluster"}, [f"cluster {OVER_TIME}"]),
+    ],
+    "float64": [(OVER_TIME, {"T": 64}, [f"own {OVER_TIME}", "shared"])],
+    "bfloat16": [(OVER_TIME, LONG, [f"cluster {OVER_TIME}", f"own {OVER_TIME}", "shared"])],
+}
+"""Calls one after the other, and the kernels that each loads, by element type."""
+
+
 @with_cxx
+@pytest.mark.parametrize("dtype", each_time(("float32", "bfloat16"), LOADED))
 def test_a_call_loads_the_kernels_that_it_may_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No staying ones for a function of one step, nor where a call cannot or does not stay."""
     monkeypatch.delenv("CELLGEN_PERSISTENT", raising=False)
@@ -228,7 +247,7 @@ def test_a_call_loads_the_kernels_that_it_may_take(
 
     monkeypatch.setattr(Halves, "image", counted)
 
-    def loads(function: str, dtype: str, shared: int = 227 << 10, **how: object) -> list[str]:
+    def loads(function: str, shared: int = 227 << 10, **how: object) -> list[str]:
         library.lib.cellgen_emulation_device(132, shared)
         library.lib.cellgen_emulation_machine(1, 0, 90)
         sizes = DIMS | {n: how.pop(n) for n in DIMS.keys() & how.keys()}
@@ -239,19 +258,11 @@ def test_a_call_loads_the_kernels_that_it_may_take(
         kernel.functions[function](**given, **how)
         return sorted(one.removeprefix(f"{dtype} ") for one in loaded[before:])
 
-    over_time = "sequence_forward"
+    library.of(dtype)  # of which what every half has is asked
     library.lib.cellgen_emulation_dry(1)
     try:
-        assert loads("forward", "float32") == ["own forward", "shared"]
-        assert loads(over_time, "float32") == [f"own {over_time}"]  # fewer than 8 steps
-        assert loads(over_time, "float32", T=64, H=64, shared=4 << 10) == []  # does not fit
-        assert loads(over_time, "float32", T=64, H=64, tier="steps") == []
-        assert loads(over_time, "float32", T=64, H=256) == [f"device {over_time}"]
-        assert loads(over_time, "float32", T=64, H=256) == []
-        assert loads(over_time, "float32", tier="cluster") == [f"cluster {over_time}"]
-        assert loads(over_time, "float64", T=64) == [f"own {over_time}", "shared"]
-        every = [f"cluster {over_time}", f"own {over_time}", "shared"]
-        assert loads(over_time, "bfloat16", T=64, H=256) == every
+        for function, how, expected in LOADED[dtype]:
+            assert loads(function, **how) == expected, how
     finally:
         library.lib.cellgen_emulation_dry(0)
         library.lib.cellgen_emulation_device(*EMULATED)

@@ -22,6 +22,8 @@ from cellgen.runtime.device.halves import DEVICE, SHARED, Halves, ImagePart
 from cellgen.runtime.device.kernel import CudaKernel
 
 WHOLE = ImagePart(SHARED)
+OF_TESTS = ("float32", "bfloat16")
+"""Element types whose halves are compiled here: one of threads, one of matrix units."""
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
@@ -146,6 +148,7 @@ def library(tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lib
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(nvcc, "_places", lambda: iter(()))
     monkeypatch.setattr(nvrtc, "find", lambda: one.nvrtc)
+    monkeypatch.setattr(halves, "PLACES", {dtype: halves.PLACES[dtype] for dtype in OF_TESTS})
 
     def compiled(
         self: nvrtc.Nvrtc, name: str, text: str, headers: dict[str, str], arch: str, flags: object
@@ -208,7 +211,7 @@ def test_an_image_of_another_device_is_taken_where_it_runs(
     monkeypatch.setenv(nvcc.ARCHITECTURE_VARIABLE, "sm_80")
     kernel = emulated(MinGRU)
     BACKEND.build(kernel.sources, kernel.interface)
-    count = 4 * len(both(MinGRU).parts)
+    count = len(OF_TESTS) * len(both(MinGRU).parts)
     assert library.compiled == ["sm_80"] * count + ["compute_80"] * count
     monkeypatch.delenv(nvcc.ARCHITECTURE_VARIABLE)
     bare(monkeypatch)
