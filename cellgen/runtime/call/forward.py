@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Never
+from typing import Any, NamedTuple, Never
 
 from cellgen import accept
 from cellgen.runtime.abi import Function
@@ -30,6 +30,18 @@ from cellgen.runtime.options import NONE, TABLES, Options
 from cellgen.runtime.results import Array, Results, result_class, said_of
 
 
+class _Described(NamedTuple):
+    """What calls alike have in common that C makes and that save.
+
+    Tables of steps are each call's own. ``views`` say of outputs by their places which part a call
+    shows, None: nothing; none are there where it shows all as they are.
+    """
+
+    run: ForwardRun
+    checkpoint: int
+    views: tuple[tuple[int, tuple[slice, ...] | None], ...]
+
+
 class SequenceForward(TimeFunction):
     """``sequence_forward``: outputs over time, final states, and on request what backward reads."""
 
@@ -37,7 +49,7 @@ class SequenceForward(TimeFunction):
         super().__init__(kernel, function)
         self.result = result_class(function.name, (*self._fields, "saved"))
         self._door = Door(kernel, function, self.result)
-        self._described: dict[object, tuple[ForwardRun, Options]] = {}
+        self._described: dict[object, _Described] = {}
         self._described_by = self._keywords.difference(TABLES)
         self._needed = sum(a.used and not (a.optional or a.is_scalar) for a in function.arguments)
 
@@ -73,36 +85,47 @@ class SequenceForward(TimeFunction):
     def _with_saved(self, parts: Any, arguments: dict[str, object]) -> Results:
         """The results of a call that C made, with what it saved."""
         fields, arrays, dims, products, tables = parts
-        is_plain = len(arguments) == self._needed or self._described_by.isdisjoint(arguments)
-        stated = () if is_plain else [n for n in arguments if n in self._described_by]
+        stated: list[tuple[str, object]] = []
+        if len(arguments) != self._needed:
+            option_names = self._described_by.intersection(arguments)
+            stated = [(name, arguments[name]) for name in option_names]
         scalars = self._runs.scalars(arguments)
         key: tuple[object, ...] = dims
         if stated or scalars or products:
-            of_call = [(name, arguments[name]) for name in stated]
-            key = (dims, products, bits_of(scalars), *of_call)
-        known = self._described.get(key)
-        if known is None:
-            chosen = {name: arguments[name] for name in stated}
+            key = (dims, products, bits_of(scalars), *stated)
+        described = self._described.get(key)
+        if described is None:
+            chosen = dict(stated)
             if products:  # as the type of arrays tells, where nothing is said
                 chosen["products"] = PRODUCTS.choices[products]
             options = checked_options(self.__qualname__, chosen)
-            options = NONE if options == NONE else options
-            known = self._runs.describe(dims, options, scalars, copied=True), options
+            described = self._describe(dims, NONE if options == NONE else options, scalars)
             if len(self._described) >= KEPT_PLANS:
                 self._described.clear()
-            self._described[key] = known
-        run, options = known
-        if tables is not None:
-            run = run.of_tables(*tables)
-        whole: dict[str, Array] = {}
-        if not options.checkpoint and (options.every != 1 or options.outputs is not None):
-            by_name = dict(zip(self._fields, fields, strict=False))
-            shown, whole = self._outputs.show(by_name, options)
-            fields = (*shown.values(), None)
+            self._described[key] = described
+        run = described.run if tables is None else described.run.of_tables(*tables)
+        whole: dict[str, Array] | None = None
+        if described.views:
+            fields, whole = list(fields), {}
+            for place, part in described.views:
+                whole[self._fields[place]] = array = fields[place]
+                fields[place] = None if part is None else array[part]
         names = self._saves
-        if run.options is not NONE and run.checkpoint:
-            names = tuple(name for name, _ in kept_items(self.function, run.options))
-        return tuple.__new__(self.result, (*fields[:-1], make_saved(names, arrays, run, whole)))
+        if described.checkpoint:
+            names = tuple([name for name, _ in kept_items(self.function, run.options)])
+        saved = make_saved(names, arrays, run, whole)
+        return tuple.__new__(self.result, (*fields[:-1], saved))
+
+    def _describe(
+        self, dims: tuple[int, ...], options: Options, scalars: tuple[tuple[str, float], ...]
+    ) -> _Described:
+        """What calls with these have in common that C makes and that save."""
+        run = self._runs.describe(dims, options, scalars, copied=True)
+        views: tuple[tuple[int, tuple[slice, ...] | None], ...] = ()
+        if not run.checkpoint and (options.every != 1 or options.outputs is not None):
+            parts = self._outputs.views(options).items()
+            views = tuple((self._fields.index(name), part) for name, part in parts)
+        return _Described(run, run.checkpoint, views)
 
     def _by_python(
         self,

@@ -128,16 +128,20 @@ class Outputs:
                 f"steps, and those shown are a part of it; leave them out"
             )
 
+    def views(self, options: Options) -> dict[str, tuple[slice, ...] | None]:
+        """How a call shows each output of all steps: the part of it, None for one it does not."""
+        steps = shown_steps(options)
+        part = (slice(None), steps) if options.batch_first else (steps,)
+        wanted = self._named(options)
+        return {name: part if name in wanted else None for name in self.names}
+
     def show(
         self, results: Mapping[str, Array | None], options: Options
     ) -> tuple[dict[str, Array | None], dict[str, Array]]:
         """Look at outputs of all steps as a call shows them; return results, and these outputs."""
         whole = {name: a for name, a in results.items() if name in self.names and a is not None}
-        steps, wanted = shown_steps(options), self._named(options)
-        selected: dict[str, Array | None] = {
-            n: None if n not in wanted else a[:, steps] if options.batch_first else a[steps]
-            for n, a in whole.items()
-        }
+        views = self.views(options)
+        selected = {n: None if (part := views[n]) is None else a[part] for n, a in whole.items()}
         return {**results, **selected}, whole
 
     def spread(

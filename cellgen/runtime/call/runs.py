@@ -39,7 +39,7 @@ _BATCH_FIRST = Options(batch_first=True)
 
 def bits_of(scalars: tuple[tuple[str, float], ...]) -> tuple[tuple[str, str], ...]:
     """Run-time scalars as keys: 0.0 and -0.0 are two, and a NaN is itself."""
-    return tuple((name, float.hex(value)) for name, value in scalars)
+    return tuple([(name, float.hex(value)) for name, value in scalars])
 
 
 def _where(runs: Runs) -> str:

@@ -163,6 +163,7 @@ def require_same(found: Any, expected: Any) -> None:
                 mine = getattr(one.run.options, name)
                 assert type(mine) is type(value), name
                 assert np.array_equal(mine, value), name
+            assert one._fields == other._fields
             assert [a.tobytes() for a in one] == [a.tobytes() for a in other]
             assert [(a.dtype, a.shape) for a in one] == [(a.dtype, a.shape) for a in other]
         elif other is not None:
@@ -420,6 +421,19 @@ def test_a_backward_pass_goes_on_from_checkpoints(
             found, in_c = called(backward, each)
             assert in_c, (steps, more, changes)
             require_same(found, expected)
+
+
+@pytest.mark.parametrize("tables", [{}, {"mask": np.ones((T, B), bool)}], ids=str)
+def test_checkpoints_of_a_masked_run_hold_outputs_that_are_no_states(tables: Any) -> None:
+    function: Any = kernel("sru").functions["sequence_forward"]
+    call = given(function.function)
+    function(**call)
+    function(**call, checkpoint=2, save=True)  # of calls alike but for tables C has made one
+    each = {**call, **tables, "checkpoint": 2, "save": True, "threads": 1}
+    found, in_c = called(function, each)
+    assert in_c
+    assert ("h_prev" in found.saved._fields) == bool(tables)
+    require_same(found, by_python(function, each))
 
 
 def test_checkpoints_of_another_call_are_pythons() -> None:
