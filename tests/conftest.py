@@ -294,8 +294,6 @@ def interruptible() -> Iterator[None]:
 
 QUICK_FLAGS = ("-O0",)
 """With which most cells are compiled: a tenth of the time that ``-O3`` takes."""
-QUICK_WHEEL_FLAGS = ("-O1",)
-"""The time driver takes half of the time that ``-O3`` takes, and instructions of its level."""
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -303,8 +301,8 @@ def most_cells_are_quickly_compiled(pytestconfig: pytest.Config) -> None:
     """Compile with ``QUICK_FLAGS`` what is not ``optimised``, unless slow tests are asked for.
 
     The time driver that every cell is linked with, and cells that other processes compile, are as
-    users have them; of wheels, which have one for each level, all is compiled with
-    ``QUICK_WHEEL_FLAGS``. An entry of the cache says with which flags it was made.
+    users have them; of wheels, which have one for each level, all is compiled so. An entry of the
+    cache says with which flags it was made.
     """
     if asks_for_slow_tests(pytestconfig.option.markexpr):
         return
@@ -324,7 +322,7 @@ def most_cells_are_quickly_compiled(pytestconfig: pytest.Config) -> None:
 
     shared_object._entry, shared_object.driver = of_its_flags, Compiling()  # type: ignore[assignment]
     of_a_level = objects.compiler_of
-    objects.compiler_of = lambda level: _with_flags(of_a_level(level), QUICK_WHEEL_FLAGS)
+    objects.compiler_of = lambda level: _with_flags(of_a_level(level), QUICK_FLAGS)
 
 
 def _with_flags(info: CompilerInfo, more: tuple[str, ...]) -> CompilerInfo:

@@ -185,17 +185,24 @@ def test_objects_export_the_interface_and_call_nothing_but_libm_memory_and_threa
     assert undefined <= LIBRARY | DRIVER
 
 
-def test_the_driver_exports_what_cells_call_and_calls_nothing_but_memory_and_threads(
-    tmp_path: Path,
-) -> None:
-    if shutil.which("cc") is None or shutil.which("nm") is None:
-        pytest.skip("no cc or nm")
+@pytest.fixture(scope="module")
+def plain_driver(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Objects of the time driver, compiled without a flag."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("driver")
     sources = [include_folder() / f"{stem}.c" for stem in DRIVER_SOURCES]
-    subprocess.run(["cc", "-O0", "-c", *sources], check=True, cwd=tmp_path)
-    objects = [f"{stem}.o" for stem in DRIVER_SOURCES]
-    lines = subprocess.run(
-        ["nm", "-g", *objects], capture_output=True, text=True, check=True, cwd=tmp_path
-    ).stdout
+    subprocess.run(["cc", "-c", *sources], check=True, cwd=folder)
+    return [str(folder / f"{stem}.o") for stem in DRIVER_SOURCES]
+
+
+def test_the_driver_exports_what_cells_call_and_calls_nothing_but_memory_and_threads(
+    plain_driver: list[str],
+) -> None:
+    if shutil.which("nm") is None:
+        pytest.skip("no nm")
+    command = ["nm", "-g", *plain_driver]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     entries = [line.split()[-2:] for line in lines.splitlines() if len(line.split()) > 1]
     exported = {symbol.removeprefix("_") for kind, symbol in entries if kind != "U"}
     undefined = {symbol for kind, symbol in entries if kind == "U"} - exported
@@ -274,14 +281,13 @@ int main(int count, char **names)
 """
 
 
-def test_c_program_without_python_computes_what_the_kernel_computes(tmp_path: Path) -> None:
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler")
+def test_c_program_without_python_computes_what_the_kernel_computes(
+    plain_driver: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "main.c").write_text(MAIN)
     folder = generated_folder() / "gru_block_cell"
     include = [f"-I{folder}", f"-I{include_folder()}"]
-    drivers = [include_folder() / f"{stem}.c" for stem in DRIVER_SOURCES]
-    sources = [folder / "gru_block_cell.c", *drivers]
+    sources = [folder / "gru_block_cell.c", *plain_driver]
     subprocess.run(
         ["cc", "main.c", *sources, *include, "-lm", "-lpthread", "-omain"],
         cwd=tmp_path,

@@ -12,7 +12,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from tests.wheel.conftest import of_levels
+torch = pytest.importorskip("torch")
+
+from tests.wheel.conftest import of_levels  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,6 @@ def _arguments(dtype: type) -> dict[str, np.ndarray]:
 
 def test_gradients_in_float64_in_pytorch(package: ModuleType) -> None:
     """The bits of ``sequence_backward``, and none of what needs none."""
-    torch = pytest.importorskip("torch")
     door, arrays = importlib.import_module(f"{package.__name__}.torch"), _arguments(np.float64)
     run = package.elman.sequence_forward(**arrays, save=True)
     above = {"h": run.h, "d_h": np.ones_like(run.h), "saved": run.saved}
@@ -42,7 +43,6 @@ def test_gradients_in_float64_in_pytorch(package: ModuleType) -> None:
 
 
 def test_scalars_pass_through_pytorch(package: ModuleType) -> None:
-    torch = pytest.importorskip("torch")
     door, draw = importlib.import_module(f"{package.__name__}.torch"), np.random.default_rng(0)
     arrays = {"x": (4, 2, 3), "h_prev": (2, 5), "w": (8, 5)}
     tensors = {n: torch.tensor(draw.normal(size=s), requires_grad=True) for n, s in arrays.items()}
@@ -53,7 +53,6 @@ def test_scalars_pass_through_pytorch(package: ModuleType) -> None:
 
 
 def test_a_tensor_elsewhere_is_refused_in_pytorch(package: ModuleType) -> None:
-    torch = pytest.importorskip("torch")
     door = importlib.import_module(f"{package.__name__}.torch")
     tensors = {name: torch.tensor(a) for name, a in _arguments(np.float32).items()}
     with pytest.raises(package.KernelError, match="elman: u is on meta, expected the CPU"):
