@@ -28,6 +28,7 @@ from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.document import document, headline, signature_of
 from cellgen.runtime.call.door import Door, Way, become_direct
 from cellgen.runtime.call.frameworks import adopt, has_foreign
+from cellgen.runtime.call.layout import refuse_shared
 from cellgen.runtime.call.narrow import narrow_element, narrowed
 from cellgen.runtime.call.plan import (
     KEPT_PLANS,
@@ -35,7 +36,6 @@ from cellgen.runtime.call.plan import (
     Owner,
     defect,
     make_plan,
-    refuse_overlap,
 )
 from cellgen.runtime.call.wanted import Wanted
 from cellgen.runtime.call.workspace import per_thread, take_workspace
@@ -109,8 +109,6 @@ class KernelFunction(ShownInNotebooks):
             memory = take_workspace(self.__qualname__, plan.workspace, plan.dims)
             members += (memory.pointer, memory.bytes)
         struct = plan.new(plan.struct, members)
-        if plan.given:
-            refuse_overlap(self.__qualname__, plan, struct)
         code = plan.call(plan.sizes, struct)
         if code:
             raise defect(self.__qualname__, plan, code)
@@ -140,8 +138,6 @@ class KernelFunction(ShownInNotebooks):
             return bound.given_to(call)
         plan, members, ordered = self._gather(out, arguments, gradients)
         struct = plan.new(plan.struct, members)  # without a workspace: the bound call finds it
-        if plan.given:
-            refuse_overlap(self.__qualname__, plan, struct)
         label, results = self.__qualname__, tuple.__new__(self.result, ordered)
         return BoundCall(
             label,
@@ -173,6 +169,8 @@ class KernelFunction(ShownInNotebooks):
         if gradients is not None:
             self._wanted.refuse(results, gradients)
         plan = self._find_plan(arguments, results)
+        if results:
+            refuse_shared(self.__qualname__, plan.read(arguments), results)
         view, pointer = plan.view, plan.pointer
         members: list[object] = [view(pointer, arguments[name]) for name in plan.arrays]
         for place, value in sorted((*plan.nulls, *scalars)) if plan.nulls else scalars:

@@ -95,13 +95,14 @@ def refuse_shared(
     label: str, arguments: Mapping[str, object], results: Mapping[str, Array]
 ) -> None:
     """Raise ArgumentError where a result shares an element with another array of the call."""
-    others = {n: a for n, a in arguments.items() if isinstance(a, np.ndarray)}
+    given = [(n, a) for n, a in arguments.items() if isinstance(a, np.ndarray)]
     for name, result in results.items():
-        rest = {**others, **{n: a for n, a in results.items() if n != name}}
-        for other, array in rest.items():
-            if np.may_share_memory(result, array) and np.shares_memory(result, array):
-                kind = "result" if other in results else "argument"
-                raise ArgumentError(
-                    f"{label}: out {name} shares memory with the {kind} {other}, expected memory "
-                    f"of its own (results are written while arguments are read); give another array"
-                )
+        others = [(n, a) for n, a in results.items() if n != name]
+        for kind, arrays in (("argument", given), ("result", others)):
+            for other, array in arrays:
+                if np.may_share_memory(result, array) and np.shares_memory(result, array):
+                    raise ArgumentError(
+                        f"{label}: out {name} shares memory with the {kind} {other}, expected "
+                        f"memory of its own (results are written while arguments are read); give "
+                        f"another array"
+                    )

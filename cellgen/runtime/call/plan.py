@@ -1,15 +1,13 @@
 """How to make a call of a known kind: C names, sizes, where each array enters the struct.
 
 Input: a call that passed every check. Output: ``CallPlan``, which a function keeps for the
-next call of that kind; and what only addresses can tell: that results share no memory.
+next call of that kind.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from struct import Struct
 from typing import Protocol
 
 import numpy as np
@@ -22,7 +20,6 @@ from cellgen.runtime.call.arguments import (
     DTYPES,
     Checked,
     has_elements,
-    has_steps,
     lengths,
     refuse_overflow,
 )
@@ -48,22 +45,12 @@ class Owner(Protocol):
 
 
 @dataclass(frozen=True)
-class _Span:
-    """The extent of one array in memory, but for its address."""
-
-    name: str
-    bytes: int
-    is_result: bool
-
-
-@dataclass(frozen=True)
 class CallPlan:
     """How to make a call whose arguments have known names, types, dtypes, shapes and flags.
 
     ``arrays`` and ``given`` are inputs and ``out`` arrays that enter the C struct, ``nulls`` the
-    places in it of absent gradients, ``fresh`` the results to allocate, ``spans`` all
-    arrays in it that have bytes, by place. A plan exists only where every check has passed, but for
-    overlap: that takes addresses.
+    places in it of absent gradients, ``fresh`` the results to allocate. A plan
+    exists only where every check has passed, but for overlap: that takes addresses.
     """
 
     call: Callable[..., int]
@@ -80,9 +67,10 @@ class CallPlan:
     given: tuple[str, ...]
     fresh: tuple[tuple[str, tuple[int, ...]], ...]
     workspace: int | None
-    buffer: Callable[..., bytes]
-    layout: Struct
-    spans: dict[int, _Span]
+
+    def read(self, arguments: Mapping[str, object]) -> dict[str, object]:
+        """The arrays that a call reads, of those that it is given."""
+        return {name: arguments[name] for name in self.arrays}
 
 
 def make_plan(kernel: Owner, function: Function, checked: Checked) -> CallPlan:
@@ -105,7 +93,6 @@ def make_plan(kernel: Owner, function: Function, checked: Checked) -> CallPlan:
         workspace = entry.size(sizes, ffi.NULL) if runs else 0
     if workspace is not None and workspace < 0:
         raise defect_of_size(label, checked.dims)
-    layout, spans = _layout(function, checked)
     return CallPlan(
         call=entry.call if runs else run_nothing,
         dims=dims,
@@ -129,59 +116,12 @@ def make_plan(kernel: Owner, function: Function, checked: Checked) -> CallPlan:
             if item.name not in checked.outputs
         ),
         workspace=workspace,
-        buffer=ffi.buffer,
-        layout=layout,
-        spans=spans,
     )
 
 
 def run_nothing(*_: object) -> int:
     """Stand in for a function, or for the size of its workspace, where nothing is computed."""
     return 0
-
-
-def _layout(function: Function, checked: Checked) -> tuple[Struct, dict[int, _Span]]:
-    """Describe the C struct to Python's ``struct``, to read the addresses in it at once."""
-    codes, spans, stored = [], {}, checked.stored
-    arrays = {**checked.inputs, **checked.outputs}
-    for place, item in enumerate((*function.struct_members, *function.results)):
-        codes.append("d" if item.is_scalar else "P")
-        is_result = place >= len(function.struct_members)
-        if not item.is_scalar and (is_result or item.name in checked.inputs):
-            dtype = stored if stored is not None and has_steps(item) else checked.dtype
-            dtype = arrays[item.name].dtype if item.name in arrays else dtype
-            size = dtype.itemsize * math.prod(lengths(item, checked.dims))
-            if size:
-                spans[place] = _Span(item.name, size, is_result)
-    return Struct("@" + "".join(codes)), spans
-
-
-def refuse_overlap(label: str, plan: CallPlan, struct: Pointer) -> None:
-    """Raise ArgumentError where a result shares memory with another array of the call."""
-    addresses = plan.layout.unpack_from(plan.buffer(struct))
-    spans = {place: span for place, span in plan.spans.items() if addresses[place]}
-    end = 0
-    for start, place in sorted([(addresses[place], place) for place in spans]):
-        if start < end:
-            break
-        end = start + spans[place].bytes
-    else:
-        return
-    for place, span in spans.items():
-        start, end = addresses[place], addresses[place] + span.bytes
-        for other_place, other in spans.items():
-            other_start = addresses[other_place]
-            apart = end <= other_start or other_start + other.bytes <= start
-            if span.is_result and place != other_place and not apart:
-                raise _overlap(label, span, other)
-
-
-def _overlap(label: str, result: _Span, other: _Span) -> ArgumentError:
-    kind = "result" if other.is_result else "argument"
-    return ArgumentError(
-        f"{label}: out {result.name} shares memory with the {kind} {other.name}, expected memory "
-        f"of its own (results are written while arguments are read); give another array"
-    )
 
 
 def defect(label: str, plan: CallPlan, code: int) -> CellgenError:

@@ -25,7 +25,7 @@ from cellgen.runtime.call.layout import (
 )
 from cellgen.runtime.call.outputs import Outputs
 from cellgen.runtime.call.packing import Packing
-from cellgen.runtime.call.plan import CallPlan, Owner, make_plan, refuse_overlap, run_nothing
+from cellgen.runtime.call.plan import CallPlan, Owner, make_plan, run_nothing
 from cellgen.runtime.call.settings import (
     Beside,
     make_settings,
@@ -182,10 +182,8 @@ class Preparation:
         team = threads_team(library, self._kernel.interface, team_size(threads, label))
         members += (memory.pointer, memory.bytes, team, settings)
         struct = plan.new(plan.struct, members)
-        if plan.given and apart:
-            refuse_shared(label, arguments, results)
-        elif plan.given:
-            refuse_overlap(label, plan, struct)
+        if results:
+            refuse_shared(label, plan.read(arguments), results)
         if options.batch_first:
             results_formed = swap_time_and_batch(self.over_time, results_formed)
         held = hold((*arguments.values(), *results_formed.values())) if plan.long else ()
