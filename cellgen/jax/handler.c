@@ -70,10 +70,8 @@ static int take_tables(call *one)
 {
     const XLA_FFI_Buffer *lengths = one->table[0];
     cg_call *of = &one->call;
-    for (int k = 0; k < 2; ++k) {
+    for (int k = 0; k < 2; ++k)
         of->flags[k] = one->table[k + 1] ? one->table[k + 1]->data : NULL;
-        of->flag_stride[k][0] = size_named(one, "B"), of->flag_stride[k][1] = 1;
-    }
     if (lengths && lengths->dtype == XLA_FFI_DataType_S64)
         of->lengths = lengths->data;
     else if (lengths) {

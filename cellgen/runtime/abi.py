@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from cellgen.runtime.names import c_member, spelled
 from cellgen.runtime.options import c_members
 
-ABI_VERSION = 18
+ABI_VERSION = 19
 """Bumped whenever the meaning of a struct, a function or an error code changes; part of the cache
 key."""
 
@@ -24,6 +24,9 @@ _POWER = re.compile(r"(\w+)\*\*(\d+)")
 
 PRECISIONS = (("f32", "float"), ("f64", "double"))
 """Symbol suffix and C type of each instantiation; NumPy dtypes are float32 and float64."""
+
+NO_GAPS = (-(1 << 63), 0)
+"""Strides of an array without gaps, ``CELLGEN_NO_GAPS``."""
 
 UNFIT_PLAN = 5
 """What a function over time returns that was given a plan which it cannot follow."""

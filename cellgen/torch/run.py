@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cellgen.frameworks.shown import ON_TENSORS, is_last, showing, with_products
-from cellgen.runtime.abi import Argument
+from cellgen.runtime.abi import NO_GAPS, Argument
 from cellgen.runtime.call.raw import RawFunction
 from cellgen.runtime.call.signature import once_more
 from cellgen.runtime.call.stored import element_name
@@ -246,22 +246,14 @@ class HostRunner(Runner):
         return named | {"forward": ctypes.addressof(struct)}
 
     def _strides(self, raw: RawFunction, of_call: Given) -> Tensor:
-        """Elements from step to step and from row to row of every array over time."""
+        """Elements from step to step and from row to row of every array over time, and tables."""
         numbers: list[int] = []
         for item in raw.members:
-            if not item.over_time:
-                continue
             tensor = of_call.arrays.get(item.name)
-            if isinstance(tensor, Tensor) and not tensor.is_contiguous():
-                numbers += tensor.stride()[:2]
-            else:
-                _, rows, *units = self.layout.shape(item.name, of_call.sizes)
-                width = 1
-                for length in units:
-                    width *= length
-                numbers += (rows * width, width)
-        numbers += (of_call.sizes["B"], 1) * 2  # of mask and reset
-        return torch.tensor(numbers, dtype=torch.int64)
+            if item.over_time:
+                has_gaps = isinstance(tensor, Tensor) and not tensor.is_contiguous()
+                numbers += tensor.stride()[:2] if has_gaps else NO_GAPS
+        return torch.tensor([*numbers, *NO_GAPS, *NO_GAPS], dtype=torch.int64)
 
 
 def _tables(options: Options, strides: Tensor | None) -> dict[str, Tensor]:

@@ -250,7 +250,7 @@ static void take_tables(Run *run, Value list, int64_t given)
         aoti_torch_get_data_ptr(table, &data);
         data = data == NULL ? run : data; /* torch has no address of nothing: it is there all the same */
         if (k)
-            call->flags[k - 1] = data, call->flag_stride[k - 1][0] = rows, call->flag_stride[k - 1][1] = 1;
+            call->flags[k - 1] = data;
         else
             call->lengths = data;
     }

@@ -146,17 +146,19 @@ CELLGEN_STATIC void cg_rows_of_row_block(cg_row_block *b, const void *args, cons
         const int64_t width = cg_length(b, row->width);
         const int is_given = strides && !cg_is_resident(b, row);
         if (row->strides == CELLGEN_NONE) continue;
-        b->at.strides[row->strides] = is_given ? strides[row->strides] : b->shape.batch * width;
-        b->at.strides[row->strides + 1] = is_given ? strides[row->strides + 1] : width;
-        CELLGEN_SHIFT(row->member, from * b->at.strides[row->strides + 1]);
+        const cg_distances lies = cg_distances_of(is_given ? strides + row->strides : 0, b->shape.batch, width);
+        b->at.strides[row->strides] = lies.step;
+        b->at.strides[row->strides + 1] = lies.row;
+        CELLGEN_SHIFT(row->member, from * lies.row);
     }
     for (int i = 0; i < f->members; ++i)
         if (f->member[i].flags & CELLGEN_BY_ROW) CELLGEN_SHIFT(i, from * cg_length(b, f->member[i].width));
 #undef CELLGEN_SHIFT
     for (int flag = 0; flag < 2; ++flag) { /* of mask and of reset */
-        int64_t *const own = b->at.strides + f->flag_strides + 2 * flag;
-        own[0] = strides ? strides[f->flag_strides + 2 * flag] : b->shape.batch;
-        own[1] = strides ? strides[f->flag_strides + 2 * flag + 1] : 1;
+        const int at = f->flag_strides + 2 * flag;
+        const cg_distances lies = cg_distances_of(strides ? strides + at : 0, b->shape.batch, 1);
+        b->at.strides[at] = lies.step;
+        b->at.strides[at + 1] = lies.row;
     }
     if (b->options.lengths) b->options.lengths += from;
     if (b->options.mask) b->options.mask += from * b->at.strides[f->flag_strides + 1];

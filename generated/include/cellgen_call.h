@@ -27,7 +27,7 @@ enum { CG_MOST_ROOMS = 2 * CG_MOST_VIEWS };
 typedef struct {
     void *data;
     int kind;     /* what it holds (cellgen_stored) */
-    int is_apart; /* steps or rows have gaps */
+    int is_apart; /* steps or rows have gaps, as `stride` says */
     double count; /* of elements */
     int64_t length[CG_AXES], stride[2];
 } cg_array;
@@ -63,7 +63,7 @@ struct cg_call {
     double longest;       /* multiply-adds of a call that is refused, below 0: of none */
     cg_allocate allocate;
     void *door;
-    /* tables of steps; NULL: none. Flags have strides, of steps and of rows */
+    /* tables of steps; NULL: none. Flags with gaps have strides, of steps and of rows */
     const int64_t *lengths;
     const unsigned char *flags[2]; /* mask, reset */
     int64_t flag_stride[2][2];
@@ -95,6 +95,8 @@ static inline void cg_begin(cg_call *call, const cellgen_cell *cell, const cellg
     call->saves = call->batch_first = call->are_given = call->starts = 0;
     call->wanted = call->longest = -1;
     call->lengths = NULL, call->flags[0] = call->flags[1] = NULL;
+    for (int k = 0; k < 2; ++k)
+        call->flag_stride[k][0] = CELLGEN_NO_GAPS, call->flag_stride[k][1] = 0;
     call->packed = NULL, call->packed_bytes = 0, call->views = call->rooms = 0;
     call->narrow = CELLGEN_STORED_REAL, call->again.function = NULL;
     for (int64_t m = 0; m < function->members; ++m)
@@ -256,15 +258,12 @@ static inline cg_array *cg_make_result(cg_call *call, int64_t m, cg_change chang
     if (array->is_apart) {
         const int64_t steps = length[0];
         length[0] = length[1], length[1] = steps;
+        array->stride[0] = units, array->stride[1] = steps * units;
     }
     array->kind = kind, array->count = cg_count(rank, length);
     array->data = call->allocate(call, m, kind, rank, length, change.last_step != 0);
     if (array->data == NULL)
         return NULL;
-    if (is_timed) {
-        array->stride[0] = array->is_apart ? units : length[1] * units;
-        array->stride[1] = array->is_apart ? length[1] * units : units;
-    }
     call->place[m] = call->views++;
     return array;
 }
@@ -299,37 +298,24 @@ static inline int cg_make_results(cg_call *call)
 
 /* --- options --- */
 
-/* Whether a table has gaps, or one of the arrays: then write down the strides of all arrays over time of a function, those
- * that are there at `place`, and of the tables. */
+/* Whether a table has gaps, or one of the arrays: then write down the strides of arrays over time of a function, which are
+ * at `place`, and of the tables. */
 static inline int cg_write_strides(const cg_call *call, const cellgen_signature *function, const int64_t *place,
                                    int64_t *next)
 {
-    const int64_t rows = cg_dim_named(call->cell, "B");
-    int is_apart = call->batch_first;
+    int is_apart = call->flag_stride[0][0] != CELLGEN_NO_GAPS || call->flag_stride[1][0] != CELLGEN_NO_GAPS;
     for (int64_t v = 0; v < call->views; ++v)
         is_apart |= call->array[v].is_apart;
-    for (int k = 0; k < 2; ++k)
-        is_apart |= call->flags[k] != NULL &&
-                    (call->flag_stride[k][0] != call->size[rows] || call->flag_stride[k][1] != 1);
-    if (!is_apart)
-        return 0;
-    for (int64_t m = 0; m < function->members; ++m) {
-        const cellgen_value *value = &function->member[m];
-        int64_t units = 1;
-        if (!(value->flags & CELLGEN_VALUE_OVER_TIME))
+    for (int64_t m = 0; is_apart && m < function->members; ++m) {
+        const cg_array *array = place[m] < 0 || !call->array[place[m]].is_apart ? NULL : &call->array[place[m]];
+        if (!(function->member[m].flags & CELLGEN_VALUE_OVER_TIME))
             continue;
-        for (int64_t axis = 2; axis < value->axes; ++axis)
-            units *= cg_length(value->axis[axis], call->size);
-        const cg_array *array = place[m] < 0 ? NULL : &call->array[place[m]];
-        const int is_there = array != NULL && !(m >= function->arguments && call->say.last_only);
-        *next++ = is_there ? array->stride[0] : call->size[rows] * units;
-        *next++ = is_there ? array->stride[1] : units;
+        *next++ = array == NULL ? CELLGEN_NO_GAPS : array->stride[0];
+        *next++ = array == NULL ? 0 : array->stride[1];
     }
-    for (int k = 0; k < 2; ++k) {
-        *next++ = call->flags[k] == NULL ? call->size[rows] : call->flag_stride[k][0];
-        *next++ = call->flags[k] == NULL ? 1 : call->flag_stride[k][1];
-    }
-    return 1;
+    if (is_apart)
+        memcpy(next, call->flag_stride, sizeof call->flag_stride);
+    return is_apart;
 }
 
 /* --- checkpoints --- */

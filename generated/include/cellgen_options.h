@@ -12,7 +12,9 @@
  * step.
  *
  * `strides` are two numbers, from step to step and from row to row, for each array over time of the
- * struct in its order, saved ones left out, then for mask and for reset. */
+ * struct in its order, saved ones left out, then for mask and for reset. Where the first of them is
+ * CELLGEN_NO_GAPS, an array has none. */
+#define CELLGEN_NO_GAPS INT64_MIN
 typedef struct {
     const int64_t *lengths; /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask; /* (T, B): 0 leaves a step out; NULL: none */

@@ -23,6 +23,17 @@ CELLGEN_INLINE int cellgen_is_gathered(const cellgen_options *options)
     return cellgen_is_guarded(options) || (options && (options->strides || options->reverse));
 }
 
+/* Elements from step to step and from row to row of an array: a pair of `strides`, or as nothing has gaps. */
+typedef struct {
+    int64_t step, row;
+} cg_distances;
+CELLGEN_INLINE cg_distances cg_distances_of(const int64_t *pair, int64_t rows, int64_t width)
+{
+    const int is_dense = !pair || pair[0] == CELLGEN_NO_GAPS;
+    const cg_distances found = {is_dense ? rows * width : pair[0], is_dense ? width : pair[1]};
+    return found;
+}
+
 /* Fill the tables: validity[step][row], resets[step][row] (whether it starts anew), and, unless NULL,
  * before[step][row]: the step whose state it starts from, CELLGEN_INITIAL or CELLGEN_ZERO. */
 enum { CELLGEN_INITIAL = -1, CELLGEN_ZERO = -2 };
@@ -30,8 +41,7 @@ CELLGEN_STATIC int cellgen_fill_tables(const cellgen_options *options, const int
                                        int64_t T, int64_t B, unsigned char *validity,
                                        unsigned char *resets, int32_t *before)
 {
-    const int64_t step_of[2] = {strides ? strides[0] : B, strides ? strides[2] : B};
-    const int64_t row_of[2] = {strides ? strides[1] : 1, strides ? strides[3] : 1};
+    const cg_distances mask = cg_distances_of(strides, B, 1), reset = cg_distances_of(strides ? strides + 2 : 0, B, 1);
     for (int64_t row = 0; row < B && options->lengths; ++row)
         if (options->lengths[row] < 0 || options->lengths[row] > T) return CELLGEN_LENGTH_OUT_OF_RANGE;
     for (int64_t row = 0; row < B; ++row) {
@@ -40,9 +50,9 @@ CELLGEN_STATIC int cellgen_fill_tables(const cellgen_options *options, const int
             const int64_t t = options->reverse ? T - 1 - step : step;
             const int inside = !options->lengths || t < options->lengths[row];
             const int is_valid =
-                inside && (!options->mask || options->mask[t * step_of[0] + row * row_of[0]]);
+                inside && (!options->mask || options->mask[t * mask.step + row * mask.row]);
             const int is_reset =
-                is_valid && options->reset && options->reset[t * step_of[1] + row * row_of[1]];
+                is_valid && options->reset && options->reset[t * reset.step + row * reset.row];
             const int is_hold = inside && options->hold && last != CELLGEN_INITIAL;
             validity[step * B + row] = is_valid ? CELLGEN_VALID : is_hold ? CELLGEN_MASKED_HOLD : CELLGEN_MASKED_ZERO;
             resets[step * B + row] = (unsigned char)is_reset;
@@ -221,11 +231,8 @@ CELLGEN_INLINE real *cg_from_start(cg_series series)
 CELLGEN_INLINE cg_series cg_series_of(const real *base, int64_t T, int64_t B, int64_t width,
                                       const int64_t *strides, int64_t reverse)
 {
-    cg_series series = {(real *)(uintptr_t)base, B * width, width, 0};
-    if (strides) {
-        series.step = strides[0];
-        series.row = strides[1];
-    }
+    const cg_distances lies = cg_distances_of(strides, B, width);
+    cg_series series = {(real *)(uintptr_t)base, lies.step, lies.row, 0};
     if (reverse && base && T > 0) {
         series.rows += (T - 1) * series.step;
         series.step = -series.step;

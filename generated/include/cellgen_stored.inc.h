@@ -68,8 +68,9 @@ CELLGEN_STATIC void cg_aim_stored(const cg_stored *stored, const cg_function *f,
     const int64_t *const strides = strided && options->strides ? options->strides + f->over_time[series].strides : 0;
     array->kind = options->stored[member];
     const int64_t size = array->kind == CELLGEN_STORED_REAL ? (int64_t)sizeof(real) : 2;
-    array->step = size * (strides ? strides[0] : stored->batch * array->width);
-    array->row = size * (strides ? strides[1] : array->width);
+    const cg_distances lies = cg_distances_of(strides, stored->batch, array->width);
+    array->step = size * lies.step;
+    array->row = size * lies.row;
     array->is_written = f->member[member].flags & CELLGEN_RESULT ? 1 : 0;
     array->is_sparse = stored->every > 1 && strided &&
                        (f->is_backward ? cg_is_upstream(f, series) : f->over_time[series].flags & CELLGEN_OUTPUT);

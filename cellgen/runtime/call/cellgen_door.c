@@ -147,7 +147,8 @@ static int place_tables(Making *making) {
         if (!array) continue;
         if (PyArray_DIM(array, first) != call->size[t] || PyArray_DIM(array, !first) != call->size[b]) return 0;
         call->flags[k] = PyArray_DATA(array);
-        call->flag_stride[k][0] = PyArray_STRIDE(array, first), call->flag_stride[k][1] = PyArray_STRIDE(array, !first);
+        if (first || !PyArray_CHKFLAGS(array, NPY_ARRAY_C_CONTIGUOUS))
+            call->flag_stride[k][0] = PyArray_STRIDE(array, first), call->flag_stride[k][1] = PyArray_STRIDE(array, !first);
     }
     return 1;
 }

@@ -6,72 +6,29 @@ so that batch-first arrays and slices of larger ones are read and written in pla
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from cellgen.errors import ArgumentError
-from cellgen.runtime.abi import Argument, Function, axis_length
-from cellgen.runtime.call.arguments import Checked, as_base
+from cellgen.runtime.abi import NO_GAPS, Function
+from cellgen.runtime.call.arguments import as_base
 from cellgen.runtime.call.plan import CallPlan
 from cellgen.runtime.call.workspace import Pointer
 from cellgen.runtime.host.out_of_memory import named_in_memory_errors
 from cellgen.runtime.results import Array
 
 
-def arrays_over_time(function: Function) -> tuple[Argument, ...]:
-    """The arrays over time of a function's struct, in its order."""
-    members = (*function.struct_members, *function.results)
-    return tuple(item for item in members if item.over_time)
-
-
-def measured_strides(
-    function: Function, checked: Checked
-) -> tuple[tuple[int, ...] | None, frozenset[str]]:
-    """Measure steps and rows of every array over time, and name those that have gaps."""
-    arrays = {**checked.inputs, **checked.outputs}
-    numbers: list[int] = []
-    apart = set()
-    for item in arrays_over_time(function):
-        array = arrays.get(item.name)
-        if array is None or array.flags.c_contiguous:
-            numbers += _dense_strides(item, checked.dims)
-        else:
-            apart.add(item.name)
-            numbers += _strides_of(array)
-    return (tuple(numbers) if apart else None), frozenset(apart)
-
-
-def dense_strides(function: Function, dims: Mapping[str, int]) -> tuple[int, ...]:
-    """The strides of every array over time where none has gaps."""
-    return tuple(n for item in arrays_over_time(function) for n in _dense_strides(item, dims))
-
-
-def with_fresh(
-    function: Function, strides: Sequence[int], fresh: Mapping[str, Array | None]
-) -> tuple[int, ...]:
-    """Put in the strides of results that a call has made."""
-    numbers = list(strides)
-    for place, item in enumerate(arrays_over_time(function)):
-        array = fresh.get(item.name)
-        if array is not None:
-            numbers[2 * place : 2 * place + 2] = _strides_of(array)
-    return tuple(numbers)
-
-
-def _dense_strides(item: Argument, dims: Mapping[str, int]) -> tuple[int, int]:
-    width = math.prod(axis_length(axis, dict(dims)) for axis in item.shape[2:])
-    return dims["B"] * width, width
-
-
-def _strides_of(array: Array) -> tuple[int, int]:
+def strides_of(array: Array) -> tuple[int, int]:
+    """Elements of an array from step to step and from row to row."""
     return array.strides[0] // array.itemsize, array.strides[1] // array.itemsize
 
 
-def flag_strides(flags: Array | None, rows: int) -> tuple[int, int]:
-    """The strides of a table of flags, (T, B) without gaps where there is none."""
-    return (rows, 1) if flags is None else (flags.strides[0], flags.strides[1])
+def written_strides(function: Function, gaps: Mapping[str, tuple[int, int]]) -> Array:
+    """The strides of arrays over time and of mask and reset as C reads them, of those with gaps."""
+    members = (*function.struct_members, *function.results)
+    names = (*(item.name for item in members if item.over_time), "mask", "reset")
+    return np.array([n for name in names for n in gaps.get(name, NO_GAPS)], np.int64)
 
 
 def swap_time_and_batch(names: Collection[str], arrays: Mapping[str, object]) -> dict:  # type: ignore[type-arg]

@@ -6,7 +6,7 @@ Input: a call that passed every check. Output: ``PreparedCall``, which only has 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,11 +17,9 @@ from cellgen.runtime.call.arguments import DTYPES, Checked, lengths
 from cellgen.runtime.call.checkpoints import Checkpoints, empty_checkpoints
 from cellgen.runtime.call.layout import (
     address_of,
-    dense_strides,
-    measured_strides,
     refuse_shared,
+    strides_of,
     swap_time_and_batch,
-    with_fresh,
 )
 from cellgen.runtime.call.outputs import Outputs
 from cellgen.runtime.call.packing import Packing
@@ -46,16 +44,14 @@ from cellgen.runtime.results import Array
 class TimeCallPlan(CallPlan):
     """How to make a call of a function over time.
 
-    ``strides``: elements from step to step and from row to row of every array over time, or None
-    where none has gaps; ``apart``: those whose address must be taken without a buffer. It is
-    ``plain`` where nothing has gaps and all results are new: then ``made`` says how to make each.
-    A ``long`` call can be ended by a signal; it is never plain. ``fits``: what packed weights must
-    have been laid out for. ``stored``: the type of arrays over time where it is another than that
-    of the call.
+    ``strides``: elements from step to step and from row to row of arrays over time that have gaps,
+    whose address must be taken without a buffer. It is ``plain`` where nothing has gaps and all
+    results are new: then ``made`` says how to make each. A ``long`` call can be ended by a signal;
+    it is never plain. ``fits``: what packed weights must have been laid out for. ``stored``: the
+    type of arrays over time where it is another than that of the call.
     """
 
-    strides: tuple[int, ...] | None
-    apart: frozenset[str]
+    strides: Mapping[str, tuple[int, int]]
     size: Callable[..., int]
     plain: bool
     long: bool
@@ -115,15 +111,15 @@ class Preparation:
         suffix = DTYPES[checked.dtype][0]
         entry = library.entry(self._function.name, suffix)
         runs = plan.call is not run_nothing
-        strides, apart = measured_strides(function, checked)
+        arrays = {**checked.inputs, **checked.outputs}
+        apart = {n: a for n, a in arrays.items() if not a.flags.c_contiguous}  # over time: checked
         long = runs and _work(self._function, checked.dims) >= LONG
         stored = checked.stored
         return TimeCallPlan(
             **{name: getattr(plan, name) for name in CallPlan.__dataclass_fields__},
-            strides=strides,
-            apart=apart,
+            strides={name: strides_of(array) for name, array in apart.items()},
             size=entry.size if runs else run_nothing,
-            plain=strides is None and not apart and not plan.given and not long and stored is None,
+            plain=not (apart or plan.given or long) and stored is None,
             long=long,
             made=tuple(
                 (name, shape, np.empty if is_small(shape, plan.dtype) else empty)
@@ -156,19 +152,16 @@ class Preparation:
         if save and options.checkpoint:
             states = empty_checkpoints(self._function, dims, plan.dtype, options)
             kept = Checkpoints(tuple(states.values()))
-        strides, apart = plan.strides, plan.apart
+        strides = plan.strides
         if options.batch_first:
-            strides = strides or dense_strides(self._function, dims)
-            strides, apart = (
-                with_fresh(self._function, strides, results_formed),
-                apart | self.outputs.results,
-            )
-        members = self._members(call, {**results_formed, **of_last_step}, apart)
+            fresh = self.outputs.results & results_formed.keys()
+            strides = {**strides, **{n: strides_of(results_formed[n]) for n in fresh}}
+        members = self._members(call, {**results_formed, **of_last_step}, strides)
         settings: Pointer = library.ffi.NULL
         keep: tuple[object, ...] = ()
         size = plan.workspace or 0
         stop: Any = library.ffi.new("int *") if plan.long else library.ffi.NULL
-        if options is not NONE or strides is not None or plan.long or plan.stored is not None:
+        if options is not NONE or strides or plan.long or plan.stored is not None:
             require_float32(label, options.products, plan.dtype)
             if save or self._function.name == BACKWARD:
                 require_forward(label, options.products, save=save)
@@ -200,15 +193,12 @@ class Preparation:
         plan, arguments, _, _ = call
         ffi = self._kernel.library().ffi
         dims = dict(zip(self._function.dims, plan.dims, strict=True))
-        strides = plan.strides
-        if options.batch_first:
-            strides = strides or dense_strides(self._function, dims)
         packed, products = options.packed, options.products
         fits = packed is not None and packed.weights.products == products
         layout = self.packing.layout(packed, plan.fits, products) if packed and fits else None
-        beside = Beside(strides, layout, ffi.NULL, stored=self._stored(call, {}))
+        beside = Beside(plan.strides, layout, ffi.NULL, stored=self._stored(call, {}))
         c_options = make_settings(self._where, ffi, self._function, dims, options, beside)
-        members = self._members(call, {}, plan.apart)
+        members = self._members(call, {}, plan.strides)
         members += (ffi.NULL, 0, ffi.NULL, c_options.struct)
         return plan.new(plan.struct, members), (c_options, members, arguments)
 
@@ -243,7 +233,7 @@ class Preparation:
         return kinds_of({**call.arguments, **results}, members)
 
     def _members(
-        self, call: CheckedCall, results: Mapping[str, Array | None], apart: frozenset[str]
+        self, call: CheckedCall, results: Mapping[str, Array | None], apart: Collection[str]
     ) -> list[object]:
         """The members of a call's struct up to its workspace; NULL for what is not formed."""
         plan, arguments, _, scalars = call

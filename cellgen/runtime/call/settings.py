@@ -18,7 +18,7 @@ from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import as_base, as_steps
 from cellgen.runtime.call.checkpoints import Checkpoints
-from cellgen.runtime.call.layout import dense_strides, flag_strides
+from cellgen.runtime.call.layout import strides_of, written_strides
 from cellgen.runtime.call.packed import PackedLayout
 from cellgen.runtime.call.workspace import Pointer
 from cellgen.runtime.host.out_of_memory import dense, named_in_memory_errors
@@ -50,11 +50,11 @@ class Settings:
 class Beside:
     """What the options in C hold that is no option of a call.
 
-    ``strides`` of arrays over time, None: no gaps. ``stored`` says of each member of the struct
-    what an array over time or an operand holds, None: all of them floats. ``stop`` may be NULL.
+    ``strides`` are those of arrays over time that have gaps. ``stored`` says of each member of the
+    struct what an array over time or an operand holds, None: all floats. ``stop`` may be NULL.
     """
 
-    strides: tuple[int, ...] | None
+    strides: Mapping[str, tuple[int, int]]
     layout: PackedLayout | None
     stop: Pointer
     kept: Checkpoints | None = None
@@ -129,17 +129,15 @@ def make_settings(
     beside: Beside,
 ) -> Settings:
     """Make the C options of a call, and of what stands beside them."""
-    steps, rows, strides = dims["T"], dims["B"], beside.strides
+    steps, rows = dims["T"], dims["B"]
     counts = read_lengths(label, options.lengths, steps, rows)
     mask, reset = (read_flags(label, name, options, steps, rows) for name in ("mask", "reset"))
-    if any(flags is not None and not flags.flags.c_contiguous for flags in (mask, reset)):
-        strides = strides or dense_strides(function, dims)
-    lies = None
-    if strides is not None:
-        tables = [n for flags in (mask, reset) for n in flag_strides(flags, rows)]
-        lies = np.array([*strides, *tables], np.int64)
-    arrays = {"lengths": counts, "mask": mask, "reset": reset, "strides": lies}
-    arrays["stored"] = beside.stored
+    gaps = dict(beside.strides)
+    for name, flags in (("mask", mask), ("reset", reset)):
+        if flags is not None and not flags.flags.c_contiguous:
+            gaps[name] = strides_of(flags)
+    arrays = {"lengths": counts, "mask": mask, "reset": reset, "stored": beside.stored}
+    arrays["strides"] = written_strides(function, gaps) if gaps else None
     members: dict[str, object] = {
         name: ffi.cast(
             "unsigned char *" if name in ("mask", "reset", "stored") else "int64_t *",

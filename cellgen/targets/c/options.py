@@ -33,7 +33,9 @@ _HEAD = """/* Options of functions over time. Written by `cellgen build` from it
  * step.
  *
  * `strides` are two numbers, from step to step and from row to row, for each array over time of the
- * struct in its order, saved ones left out, then for mask and for reset. */
+ * struct in its order, saved ones left out, then for mask and for reset. Where the first of them is
+ * CELLGEN_NO_GAPS, an array has none. */
+#define CELLGEN_NO_GAPS INT64_MIN
 typedef struct {"""
 _FOOT = "} cellgen_options;\n\n#endif /* CELLGEN_OPTIONS_H */\n"
 

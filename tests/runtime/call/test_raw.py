@@ -10,7 +10,7 @@ import pytest
 import cellgen
 from cellgen import Cell, H, I, Input, Scalar, State, Static, Weight, tanh
 from cellgen.errors import ArgumentError
-from cellgen.runtime.abi import axis_length
+from cellgen.runtime.abi import NO_GAPS, axis_length
 from cellgen.runtime.call import workspace
 from cellgen.runtime.call.raw import RawFunction
 from cellgen.runtime.kernel import Kernel
@@ -163,6 +163,39 @@ def test_options_are_words_by_name(kernel: Kernel) -> None:
     for item in raw.function.results:
         if not item.saved:
             assert np.array_equal(arrays[item.name], expected[item.name]), item.name
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("rows", [3, 70])
+@pytest.mark.parametrize("name", ["sequence_forward", "sequence_backward"])
+def test_arrays_without_gaps_need_no_strides(
+    kernel: Kernel, name: str, rows: int, threads: int
+) -> None:
+    """One array has gaps: the others are as their own strides say, and so is a mask."""
+    raw, sizes = RawFunction(kernel, name), {**DIMS, "B": rows}
+    mask = np.random.default_rng(3).random((sizes["T"], rows)) < 0.8
+    arrays = draw(raw, sizes)
+    results = [item.name for item in raw.function.results]
+    apart = np.zeros((sizes["T"], 2 * rows, sizes["I"]), raw.dtype)[:, ::2]
+    apart[...] = arrays["x"]
+    arrays["x"] = apart
+
+    def strides_of(array: np.ndarray) -> tuple[int, ...]:
+        return tuple(n // array.itemsize for n in array.strides[:2])
+
+    def run(*, says_all: bool) -> dict[str, np.ndarray]:
+        arrays.update({n: np.full_like(arrays[n], np.nan) for n in results})
+        timed = [*(arrays[item.name] for item in raw.members if item.over_time), mask, mask]
+        pairs = (strides_of(a) if says_all or a is apart else NO_GAPS for a in timed)
+        strides = np.array([*pairs], np.int64)
+        options = raw.options(strides=strides.ctypes.data, mask=mask.ctypes.data)
+        raw([sizes[dim] for dim in raw.function.dims], words_of(raw, arrays), options, threads)
+        return {n: arrays[n] for n in results}
+
+    expected, found = run(says_all=True), run(says_all=False)
+    assert not any(np.isnan(array).any() for array in expected.values())
+    for result in results:
+        np.testing.assert_array_equal(found[result], expected[result], result)
 
 
 def test_wrong_counts_names_and_functions_are_named(kernel: Kernel) -> None:
