@@ -250,9 +250,12 @@ class HostRunner(Runner):
         numbers: list[int] = []
         for item in raw.members:
             tensor = of_call.arrays.get(item.name)
-            if item.over_time:
-                has_gaps = isinstance(tensor, Tensor) and not tensor.is_contiguous()
-                numbers += tensor.stride()[:2] if has_gaps else NO_GAPS
+            if not item.over_time:
+                continue
+            if isinstance(tensor, Tensor) and not tensor.is_contiguous():
+                numbers += tensor.stride()[:2]
+            else:
+                numbers += NO_GAPS
         return torch.tensor([*numbers, *NO_GAPS, *NO_GAPS], dtype=torch.int64)
 
 

@@ -16,10 +16,9 @@ from cellgen.runtime.call.called import called_as
 from cellgen.runtime.call.checkpoints import Checkpoints
 from cellgen.runtime.call.door import Door
 from cellgen.runtime.call.forward import SequenceForward
-from cellgen.runtime.call.frameworks import adopt, has_foreign, saved_as_numpy
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared, swap_time_and_batch
-from cellgen.runtime.call.narrow import narrow_element, narrowed
+from cellgen.runtime.call.narrow import converted
 from cellgen.runtime.call.over_time import TimeFunction, by_c, open_way, qualname, way_into_c
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import Owner
@@ -88,13 +87,9 @@ class SequenceBackward(TimeFunction):
         """Make a call; also return its plan, if it has one as it is."""
         self._packing.say_products(arguments, packed)
         how: dict[str, Any] = {"threads": threads, "bp_lim": bp_lim, "packed": packed}
-        if narrow_element(arguments):
-            whole = arguments if saved is None else {**arguments, "saved": saved}
-            narrow = narrowed(self.__qualname__, self.function, whole, out, in_place=bp_lim is None)
-            return narrow.results(self(out=narrow.out, **how, **narrow.arguments)), None
-        if has_foreign(arguments):
-            call = adopt(self.__qualname__, arguments, out)
-            how["saved"] = saved_as_numpy(self.__qualname__, saved)
+        whole, in_place = {**arguments, "saved": saved}, bp_lim is None
+        call = converted(self.__qualname__, self.function, whole, out, in_place=in_place)
+        if call is not None:
             return call.results(self(out=call.out, **how, **call.arguments)), None
         chosen = self._take_options(arguments)
         if packed is not None:

@@ -10,7 +10,7 @@ from functools import partial
 from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.call import workspace as memory_of_calls
 from cellgen.runtime.call.door import become_bound
-from cellgen.runtime.call.frameworks import Adopted, Framework, is_foreign
+from cellgen.runtime.call.frameworks import Adopted, is_foreign
 from cellgen.runtime.call.narrow import NarrowCall
 from cellgen.runtime.call.plan import CallPlan, run_nothing
 from cellgen.runtime.call.workspace import (
@@ -68,41 +68,29 @@ class BoundCall:
         self._lock = threading.Lock()
         _bound_calls.add(self)
 
-    def given_to(self, call: Adopted) -> BoundCall:
-        """Let results be arrays of another library, in the memory that they have.
+    def in_place_of(self, call: Adopted | NarrowCall) -> BoundCall:
+        """Let it stand in the place of a call on arrays of another type or library.
 
-        Every call tells the library that it wrote to them and to those that it was lent for them.
+        Numbers of 16 bits are widened before each call, and results rounded after it. Every call
+        tells the library that it wrote to results and to those that it was lent for them.
 
         Raises ArgumentError for a library whose arrays never change: bound calls change them.
         """
         framework = call.framework
-        self._require_mutable(framework)
-        self.results = framework.named(self.results)
-        self._tells(framework, call.written)
-        return self
-
-    def _require_mutable(self, framework: Framework) -> None:
-        if not framework.mutable:
+        if framework is not None and not framework.mutable:
             raise ArgumentError(
                 f"{self._where}.bind: arrays are those of {framework.name}, which do not change, "
                 f"and every bound call writes to the same results; bind NumPy's arrays, or call "
                 f"{self._where} itself"
             )
-
-    def _tells(self, framework: Framework, lent: Iterable[object]) -> None:
-        written = (*lent, *(array for array in self.results if is_foreign(array)))
-        self._after = (*self._after, partial(framework.tell, written))
-
-    def around(self, narrow: NarrowCall) -> BoundCall:
-        """Let arrays have 16 bits: ``narrow`` widens them before each call, and rounds after it."""
-        self._narrow, self._wide, self._is_plain = narrow, self.results, False
-        self._held = (*self._held, *hold(narrow.given.values()))
-        if narrow.framework is not None:
-            self._require_mutable(narrow.framework)
-        self.results = narrow.bound(self._wide)
-        self._after = (partial(narrow.write, self._wide),)
-        if narrow.framework is not None:
-            self._tells(narrow.framework, narrow.lent)
+        if isinstance(call, NarrowCall):
+            self._narrow, self._is_plain = call, False
+            self._held = (*self._held, *hold(call.given.values()))
+            self._after = (partial(call.write, self.results),)
+        self.results = call.bound(self.results)
+        if framework is not None:
+            written = (*call.lent, *(array for array in self.results if is_foreign(array)))
+            self._after = (*self._after, partial(framework.tell, written))
         return self
 
     def __repr__(self) -> str:

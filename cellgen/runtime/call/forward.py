@@ -12,10 +12,10 @@ from cellgen.runtime.call import prepared
 from cellgen.runtime.call.arguments import take_out, unnamed_error
 from cellgen.runtime.call.checkpoints import kept_items, step_bytes, within_limit
 from cellgen.runtime.call.door import Door, become_direct
-from cellgen.runtime.call.frameworks import Adopted, adopt, has_foreign
+from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared
-from cellgen.runtime.call.narrow import NarrowCall, narrow_element, narrowed
+from cellgen.runtime.call.narrow import converted
 from cellgen.runtime.call.over_time import TimeFunction, by_c, open_way, way_into_c
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import KEPT_PLANS, Owner
@@ -139,9 +139,10 @@ class SequenceForward(TimeFunction):
         """Make a call; also return its plan, if it has one as it is."""
         self._packing.say_products(arguments, packed)
         how: dict[str, Any] = {"save": save, "threads": threads, "packed": packed}
-        converted = self._converted(arguments, out, how)
-        if converted is not None:
-            return converted, None
+        call = converted(self.__qualname__, self.function, arguments, out)
+        if call is not None:
+            results = self(out=call.out, **how, **call.arguments)
+            return said_of(call.results(results), results), None
         options, alone = NONE, packed
         if save is not False:
             save = accept.flag(self.__qualname__, "save", save)
@@ -176,20 +177,6 @@ class SequenceForward(TimeFunction):
         named = zip(results._fields, results, strict=True)
         every = [copies.get(name, array) for name, array in named]
         return tuple.__new__(self.result, every), None
-
-    def _converted(
-        self, arguments: dict[str, object], out: Out, how: dict[str, Any]
-    ) -> Results | None:
-        """Make a call whose arrays have 16 bits, or are another library's; None: neither."""
-        call: NarrowCall | Adopted
-        if narrow_element(arguments):
-            call = narrowed(self.__qualname__, self.function, arguments, out, in_place=True)
-        elif has_foreign(arguments):
-            call = adopt(self.__qualname__, arguments, out)
-        else:
-            return None
-        results = self(out=call.out, **how, **call.arguments)
-        return said_of(call.results(results), results)
 
     def _with_checkpoints(
         self, arguments: dict[str, object], out: Out, options: Options, saved: object, *, save: bool

@@ -124,16 +124,20 @@ def has_foreign(arguments: Mapping[str, object]) -> bool:
 
 @dataclass(frozen=True)
 class Adopted:
-    """A call with NumPy's arrays in the place of another library's."""
+    """A call with NumPy's arrays in place of another library's; of ``out`` they are ``lent``."""
 
     framework: Framework
     arguments: dict[str, Any]
     out: Any
-    written: tuple[Any, ...] = ()
+    lent: tuple[Any, ...] = ()
 
     def results(self, results: Results) -> Results:
         """Results of the call as arrays of the library, which hears what the call wrote to."""
-        self.framework.tell(self.written)
+        self.framework.tell(self.lent)
+        return self.framework.named(results)
+
+    def bound(self, results: Results) -> Results:
+        """Results of a call that is made over and over, in the memory that they have."""
         return self.framework.named(results)
 
 
@@ -156,6 +160,9 @@ def adopt(where: str, arguments: Mapping[str, object], out: object = None) -> Ad
         )
 
     as_arrays = {n: adopted(n, a, is_option=n in ROWS) for n, a in arguments.items()}
+    saved = arguments.get("saved")
+    if isinstance(saved, Mapping):
+        as_arrays["saved"] = {n: adopted(f"saved {n}", a, is_option=True) for n, a in saved.items()}
     taken: Any = out
     written: list[Any] = []
     if isinstance(out, Mapping):
@@ -171,13 +178,6 @@ def adopt(where: str, arguments: Mapping[str, object], out: object = None) -> Ad
                 f"memory to write to; pass a clone of it"
             )
     return Adopted(_framework_of(model), as_arrays, taken, tuple(written))
-
-
-def saved_as_numpy(label: str, saved: object) -> object:
-    """Look at what is saved, where it is a dict of another library's arrays by name, as NumPy's."""
-    if not isinstance(saved, Mapping):
-        return saved
-    return {n: as_numpy(label, f"saved {n}", a) if is_foreign(a) else a for n, a in saved.items()}
 
 
 def _framework_of(array: Any) -> Framework:

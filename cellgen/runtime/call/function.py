@@ -27,9 +27,8 @@ from cellgen.runtime.call.arguments import (
 from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.document import document, headline, signature_of
 from cellgen.runtime.call.door import Door, Way, become_direct
-from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.layout import refuse_shared
-from cellgen.runtime.call.narrow import narrow_element, narrowed
+from cellgen.runtime.call.narrow import converted
 from cellgen.runtime.call.plan import (
     KEPT_PLANS,
     CallPlan,
@@ -98,11 +97,8 @@ class KernelFunction(ShownInNotebooks):
                 return results
         out: Any = arguments.pop("out", None)
         gradients = arguments.pop("gradients", None)
-        if narrow_element(arguments):
-            narrow = narrowed(self.__qualname__, self.function, arguments, out, in_place=False)
-            return narrow.results(self(out=narrow.out, gradients=gradients, **narrow.arguments))
-        if has_foreign(arguments):
-            call = adopt(self.__qualname__, arguments, out)
+        call = converted(self.__qualname__, self.function, arguments, out, in_place=False)
+        if call is not None:
             return call.results(self(out=call.out, gradients=gradients, **call.arguments))
         plan, members, ordered = self._gather(out, arguments, gradients)
         if plan.workspace is not None:
@@ -129,13 +125,10 @@ class KernelFunction(ShownInNotebooks):
         """
         if unnamed:
             raise unnamed_error(f"{self.__qualname__}.bind", self.function, unnamed)
-        if narrow_element(arguments):
-            narrow = narrowed(self.__qualname__, self.function, arguments, out, in_place=False)
-            return self.bind(out=narrow.out, gradients=gradients, **narrow.arguments).around(narrow)
-        if has_foreign(arguments):
-            call = adopt(self.__qualname__, arguments, out)
+        call = converted(self.__qualname__, self.function, arguments, out, in_place=False)
+        if call is not None:
             bound = self.bind(out=call.out, gradients=gradients, **call.arguments)
-            return bound.given_to(call)
+            return bound.in_place_of(call)
         plan, members, ordered = self._gather(out, arguments, gradients)
         struct = plan.new(plan.struct, members)  # without a workspace: the bound call finds it
         label, results = self.__qualname__, tuple.__new__(self.result, ordered)

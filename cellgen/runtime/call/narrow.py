@@ -22,7 +22,7 @@ from cellgen.accept import type_name
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.call.arguments import has_steps, take_out
-from cellgen.runtime.call.frameworks import Framework, adopt, has_foreign, is_foreign
+from cellgen.runtime.call.frameworks import Adopted, Framework, adopt, has_foreign, is_foreign
 from cellgen.runtime.call.layout import refuse_shared
 from cellgen.runtime.call.saved import Saved, kept_arrays, make_saved
 from cellgen.runtime.call.stored import (
@@ -114,6 +114,23 @@ class NarrowCall:
         return stored if self.framework is not None else in_numpy(stored)
 
 
+def converted(
+    label: str,
+    function: Function,
+    call: Mapping[str, object],
+    out: object,
+    *,
+    in_place: bool = True,
+) -> NarrowCall | Adopted | None:
+    """Put a call on NumPy's arrays of floats in the place of one on others; None: it is on such.
+
+    See ``narrowed`` and ``adopt``. Raises ArgumentError.
+    """
+    if narrow_element(call):
+        return narrowed(label, function, call, out, in_place=in_place)
+    return adopt(label, call, out) if has_foreign(call) else None
+
+
 def narrowed(
     label: str, function: Function, call: Mapping[str, object], out: object, *, in_place: bool
 ) -> NarrowCall:
@@ -128,7 +145,7 @@ def narrowed(
     if has_foreign(arguments):
         adopted = adopt(label, arguments, out)
         arguments, out, framework = adopted.arguments, adopted.out, adopted.framework
-        lent = adopted.written
+        lent = adopted.lent
     items = {item.name: item for item in function.arguments}
     if function.team:
         arguments.setdefault("products", PRODUCTS[element])

@@ -24,7 +24,7 @@ from cellgen.runtime.call.door import Door
 from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.function import KernelFunction, Out
 from cellgen.runtime.call.layout import swap_time_and_batch
-from cellgen.runtime.call.narrow import narrow_element, narrowed
+from cellgen.runtime.call.narrow import converted, narrow_element, narrowed
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import CallPlan, Owner, defect
 from cellgen.runtime.call.prepared import CheckedCall, Preparation, TimeCallPlan
@@ -127,12 +127,9 @@ class TimeFunction(KernelFunction):
         if unnamed:
             raise unnamed_error(f"{label}.bind", self.function, unnamed)
         self._packing.say_products(arguments, call.get("packed"))
-        if narrow_element(arguments):
-            narrow = narrowed(label, self.function, arguments, out, in_place=True)
-            return self.bind(out=narrow.out, **narrow.arguments).around(narrow)
-        if has_foreign(arguments):
-            adopted = adopt(label, arguments, out)
-            return self.bind(out=adopted.out, **adopted.arguments).given_to(adopted)
+        floats = converted(label, self.function, arguments, out)
+        if floats is not None:
+            return self.bind(out=floats.out, **floats.arguments).in_place_of(floats)
         save = accept.flag(f"{label}.bind", "save", self._popped(call, "save"))
         packed, threads = self._popped(call, "packed"), self._popped(call, "threads")
         saved, limit = self._popped(call, "saved"), self._popped(call, "bp_lim")

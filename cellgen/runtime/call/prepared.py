@@ -154,8 +154,8 @@ class Preparation:
             kept = Checkpoints(tuple(states.values()))
         strides = plan.strides
         if options.batch_first:
-            fresh = self.outputs.results & results_formed.keys()
-            strides = {**strides, **{n: strides_of(results_formed[n]) for n in fresh}}
+            over_time = ((n, a) for n, a in results_formed.items() if n in self.outputs.results)
+            strides = {**strides, **{n: strides_of(a) for n, a in over_time if a is not None}}
         members = self._members(call, {**results_formed, **of_last_step}, strides)
         settings: Pointer = library.ffi.NULL
         keep: tuple[object, ...] = ()

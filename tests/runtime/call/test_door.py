@@ -258,7 +258,7 @@ def test_arrays_of_16_bits_are_widened_and_rounded_as_in_python(
         call = given(function.function, dtype)
         expected = by_python(function, call)
         with monkeypatch.context() as patch:
-            patch.setattr(function_module, "narrowed", None)  # which is Python's
+            patch.setattr(function_module, "converted", None)  # which is Python's
             require_same(function(**call), expected)
 
 

@@ -259,6 +259,17 @@ def test_tensors_of_pytorch_go_in_and_come_out() -> None:
         forward(**{**tensors, "x": tensors["x"].detach().to_sparse()})
 
 
+def test_a_bound_backward_pass_takes_tensors_that_are_saved_by_name() -> None:
+    torch = pytest.importorskip("torch")
+    back, given = kernel().sequence_backward, drawn(kernel().sequence_forward)
+    run = kernel().sequence_forward(**given, save=True)
+    expected = back(**given, h=run.h, saved=run.saved)
+    arrays = ({**given, "h": run.h}, run.saved._asdict())
+    tensors, saved = ({n: torch.from_numpy(a) for n, a in each.items()} for each in arrays)
+    found = back.bind(**tensors, saved=saved)()
+    assert np.array_equal(found.d_x.numpy(), expected.d_x)
+
+
 def test_arrays_of_jax_go_in_and_come_out() -> None:
     jax = pytest.importorskip("jax")
     forward = kernel().sequence_forward
