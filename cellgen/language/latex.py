@@ -24,7 +24,7 @@ from cellgen.language.notation import (
 )
 from cellgen.language.ops import PointwiseRow, operator_of
 from cellgen.language.value import Apply, B, Dim, Value, format_axis
-from cellgen.runtime.names import GREEK
+from cellgen.runtime.names import GREEK, of_gradient
 
 
 class Latex(Notation):
@@ -139,8 +139,8 @@ def latex_name(name: str) -> str:
     >>> latex_name("d_h_prev")
     '\\partial h_{t-1}'
     """
-    if name.startswith("d_") and len(name) > 2:
-        return rf"\partial {latex_name(name[2:])}"
+    if differentiated := of_gradient(name):
+        return rf"\partial {latex_name(differentiated)}"
     head, *subscripts = _accented(name.replace("__", "_").rstrip("_").split("_"))
     return f"{head}_{{{','.join(subscripts)}}}" if subscripts else head
 

@@ -13,6 +13,7 @@ from cellgen.runtime.names import (
     OPTIONS,
     PLAN_KEYWORDS,
     RUNTIME,
+    of_gradient,
     reserved_by,
     spelled,
 )
@@ -49,7 +50,7 @@ def check_name(name: str, what: str) -> None:
         DeclarationError: with the reason and a name that would do.
     """
     check_identifier(name, what)
-    if name.startswith("d_"):
+    if of_gradient(name) is not None:
         raise DeclarationError(
             f"{what} {name!r} starts with d_, which names derived gradients; "
             f"rename it, for example to {name[2:] + '_value'!r}",

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from cellgen.runtime.names import c_member, spelled
+from cellgen.runtime.names import c_member, final_of, spelled
 from cellgen.runtime.options import c_members
 
 ABI_VERSION = 19
@@ -133,7 +133,7 @@ class Function:
     @property
     def finals(self) -> dict[str, str]:
         """Final states, and what steps make of them: ``{"h_last": "h"}``."""
-        return {f"{name}_last": name for name in self.states.values()}
+        return {final_of(name): name for name in self.states.values()}
 
     @property
     def struct_members(self) -> tuple[Argument, ...]:

@@ -24,6 +24,7 @@ from cellgen.errors import ArgumentError
 from cellgen.runtime.call.arguments import suggestion
 from cellgen.runtime.call.segments import KEYWORDS
 from cellgen.runtime.kernel import Kernel
+from cellgen.runtime.names import gradient_of, of_gradient
 from cellgen.runtime.options import ALL_LAYERS, TABLE
 from cellgen.runtime.results import Array, Results
 
@@ -152,12 +153,13 @@ def double_backward(
     """
     where = f"{getattr(kernel, 'name', 'kernel')}.double_backward"
     cotangent_arrays = accept.names(where, "cotangents", cotangents, "arrays")
-    wrong = [name for name in cotangent_arrays if not name.startswith("d_")]
+    wrong = [name for name in cotangent_arrays if of_gradient(name) is None]
     if wrong:
         raise ArgumentError(
-            f"{where}: cotangents has {wrong[0]}, expected names of gradients, such as d_{wrong[0]}"
+            f"{where}: cotangents has {wrong[0]}, expected names of gradients, such as "
+            f"{gradient_of(wrong[0])}"
         )
-    along = {name.removeprefix("d_"): cotangents[name] for name in cotangent_arrays}
+    along = {of_gradient(name) or name: cotangents[name] for name in cotangent_arrays}
     call = _DerivativeCall("double_backward", kernel, values, along, over_time, options)
     return call.second(upstream, {}, gradients)
 
@@ -216,14 +218,14 @@ class _DerivativeCall:
     ) -> Second:
         result = self._forward(save=True)
         outputs, tangents = self._outputs(result)
-        moves = {f"d_{name}": self.moves[name] for name in tangents}
+        moves = {gradient_of(name): self.moves[name] for name in tangents}
         known = list(moves)
         moved: dict[str, object] = {}
         for what, arrays in (("upstream", upstream), ("d_upstream", d_upstream)):
             accept.names(self.where, what, arrays, "arrays")
             self._refuse_unknown(what, arrays, known)
         for name in upstream:
-            moved[f"d_{moves[name]}"] = upstream[name]
+            moved[gradient_of(moves[name])] = upstream[name]
         moved |= {name: d_upstream[name] for name in d_upstream}
         names = None if wanted is None else self._wanted(wanted)
         if self.over_time:
@@ -232,8 +234,8 @@ class _DerivativeCall:
             results = self._step_backward(result, moved)
         if names is not None:
             return Second(outputs, tangents, {}, {name: results[name] for name in names})
-        dots = {f"d_{dot}": f"d_{name}" for name, dot in self.moves.items()}
-        own = {f"d_{name}" for name in self.given}
+        dots = {gradient_of(dot): gradient_of(name) for name, dot in self.moves.items()}
+        own = {gradient_of(name) for name in self.given}
         gradients = {dots[n]: results[n] for n in results if n in dots and n in own}
         rest = {n: array for n, array in results.items() if n in own and n not in dots}
         return Second(outputs, tangents, gradients, rest)
@@ -254,8 +256,8 @@ class _DerivativeCall:
         names = tuple((wanted,) if isinstance(wanted, str) else wanted)
         functions = [f.function for n, f in self.kernel.functions.items() if "gradient" in n]
         functions += [f.function for n, f in self.kernel.functions.items() if "backward" in n]
-        dots = {f"d_{dot}" for dot in self.moves.values()}
-        values = {f"d_{name}" for name in self._taken()} - dots
+        dots = {gradient_of(dot) for dot in self.moves.values()}
+        values = {gradient_of(name) for name in self._taken()} - dots
         known = [r.name for f in functions for r in f.results if r.name in values]
         self._refuse_unknown("gradients", dict.fromkeys(names, 0.0), list(dict.fromkeys(known)))
         return names

@@ -127,6 +127,40 @@ def reserved_by(name: str) -> str | None:
     return _RESERVED.get(name)
 
 
+_GRADIENT = "d_"
+
+
+def state_of(value: str) -> str:
+    """Name the state that holds a value from one step to the next.
+
+    So a state has to be declared. Here alone the three names are spelled that functions over time
+    derive of others; what a name is of, an interface says (``of``, ``follows``, ``role``).
+
+    >>> state_of("h"), final_of("h"), gradient_of(final_of("h"))
+    ('h_prev', 'h_last', 'd_h_last')
+    """
+    return f"{value}_prev"
+
+
+def final_of(value: str) -> str:
+    """Name the final state of a value: what it is behind the last step."""
+    return f"{value}_last"
+
+
+def gradient_of(value: str) -> str:
+    """Name the gradient of an argument or a result."""
+    return f"{_GRADIENT}{value}"
+
+
+def of_gradient(name: str) -> str | None:
+    """Return whose gradient has a name, which no declared one can have; None: no gradient.
+
+    >>> of_gradient("d_h_last"), of_gradient("h_last")
+    ('h_last', None)
+    """
+    return name[len(_GRADIENT) :] if name.startswith(_GRADIENT) else None
+
+
 @cache
 def spelled(name: str) -> str:
     """Spell a name in ASCII; equal for two spellings of one name.

@@ -20,6 +20,7 @@ from cellgen.runtime.call.arguments import infer_dims, lengths, suggestion
 from cellgen.runtime.call.faults import shape_text
 from cellgen.runtime.call.items import Item
 from cellgen.runtime.call.views import view_of
+from cellgen.runtime.names import state_of
 from cellgen.runtime.results import Array
 
 Arrays: TypeAlias = dict[str, Array]
@@ -71,13 +72,13 @@ class StackedInputs:
         for layer in nested:
             for own in layer:
                 for name in self.states:
-                    if name in own and f"{name}_prev" in own:
+                    if name in own and state_of(name) in own:
                         raise ArgumentError(
-                            f"{label}: states has {name} and {name}_prev, expected one of them, "
-                            f"which are one state; leave one out"
+                            f"{label}: states has {name} and {state_of(name)}, expected one of "
+                            f"them, which are one state; leave one out"
                         )
         return [
-            [{f"{n}_prev" if n in self.states else n: a for n, a in own.items()} for own in layer]
+            [{state_of(n) if n in self.states else n: a for n, a in own.items()} for own in layer]
             for layer in nested
         ]
 
@@ -188,7 +189,7 @@ class StackedInputs:
         self, arguments: Given, dims: Mapping[str, int], dtype: np.dtype[np.floating]
     ) -> Arrays:
         """Initial states that were left out: where they are declared to start."""
-        names = [f"{name}_prev" for name in self.states]
+        names = [state_of(name) for name in self.states]
         missing = [self.items[name] for name in names if name not in arguments]
         return {item.name: np.full(lengths(item, dims), item.initial, dtype) for item in missing}
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cellgen.runtime.host.out_of_memory import dense, steps_within
+from cellgen.runtime.names import final_of
 from cellgen.runtime.results import Array, Results
 from cellgen.runtime.stacked_inputs import Given
 
@@ -43,7 +44,7 @@ class LayerCall:
         """The shape of one row of an output at one step."""
         output = getattr(self.result, name)
         if output is None:
-            last: Array = getattr(self.result, f"{name}_last")
+            last: Array = getattr(self.result, final_of(name))
             return last.shape[1:]
         shape: tuple[int, ...] = output.shape
         return shape[1 if self.last and not self.shows_all else 2 :]
@@ -51,7 +52,7 @@ class LayerCall:
 
 def last_of(call: LayerCall, name: str, *, is_state: bool) -> Array:
     """The output of each row's last step, (B, H): a state, or what that step shows."""
-    output: Array = getattr(call.result, f"{name}_last" if is_state else name)
+    output: Array = getattr(call.result, final_of(name) if is_state else name)
     if not is_state and call.shows_all:
         at, over_time = _last_steps(call), output
         batch = call.shape[0 if call.options.get("batch_first") else 1]
@@ -65,7 +66,7 @@ def at_last_step(
 ) -> tuple[Array | None, Given]:
     """Give the gradient of the last step alone as one of all steps, or of a final state."""
     if is_state:
-        own, state = last.get(name), getattr(call.result, f"{name}_last")
+        own, state = last.get(name), getattr(call.result, final_of(name))
         if own is not None and not (
             isinstance(own, np.ndarray) and (own.shape, own.dtype) == (state.shape, state.dtype)
         ):

@@ -28,6 +28,7 @@ from cellgen.runtime.call.settings import checked_options
 from cellgen.runtime.host.out_of_memory import named_in_memory_errors
 from cellgen.runtime.host.threads import thread_count
 from cellgen.runtime.kernel import Kernel
+from cellgen.runtime.names import final_of, gradient_of, state_of
 from cellgen.runtime.options import ALL_LAYERS, BACKWARD, FORWARD, ROWS, TABLE
 from cellgen.runtime.results import Array, Results
 from cellgen.runtime.stacked_inputs import Arrays, Given, Nested, StackedInputs
@@ -164,7 +165,7 @@ class Layers(StreamedStack):
             how = {"save": save, "last": last_only and is_last}
             x, calls = self._layer(f"{label}, layer {index}", x, parts, own, **how)
             tape.append(calls)
-        ends = {name: f"{name}_last" for name in self._operands.states}
+        ends = {name: final_of(name) for name in self._operands.states}
         last = tuple(
             tuple({n: getattr(call.result, end) for n, end in ends.items()} for call in calls)
             for calls in tape
@@ -209,7 +210,7 @@ class Layers(StreamedStack):
             gradients.insert(0, one)
             d_output = reduce(added, (each[self._input.name] for each in one))
         assert d_output is not None
-        states = tuple(f"{name}_prev" for name in self._operands.states)
+        states = tuple(state_of(name) for name in self._operands.states)
         d_shared: Arrays = {}
         scalars = [a.name for a in self._operands.items.values() if a.is_scalar]
         for layer in _picked(run, gradients, "shared", scalars):
@@ -294,7 +295,7 @@ class Layers(StreamedStack):
         """Compute the gradients of one layer in one direction, by the names without ``d_``."""
         function = self.kernel.functions[BACKWARD]
         label = call.label.replace(".forward", ".backward")
-        if f"d_{self._input.name}" not in {item.name for item in function.function.results}:
+        if gradient_of(self._input.name) not in {item.name for item in function.function.results}:
             raise ArgumentError(
                 f"{label}: {self._input.name} is declared without gradient, expected one, which "
                 f"the layer below gets"
@@ -303,8 +304,8 @@ class Layers(StreamedStack):
         known = {**call.arguments, **call.result._asdict()}
         arguments: dict[str, object] = {n: a for n, a in known.items() if n in takes}
         if d_output is not None:
-            arguments[f"d_{self._output.name}"] = d_output
-        arguments |= {f"d_{name}_last": array for name, array in d_last.items()}
+            arguments[gradient_of(self._output.name)] = d_output
+        arguments |= {gradient_of(final_of(name)): array for name, array in d_last.items()}
         options = {n: v for n, v in call.options.items() if BACKWARD in ROWS[n].functions}
         arguments |= {**options, **limits, "saved": call.result.saved}
         result = _called(label, function, None, {**arguments, "threads": self.threads})

@@ -10,6 +10,7 @@ from cellgen.program.branches import is_bounded
 from cellgen.program.jumps import jump_of
 from cellgen.runtime.abi import Argument, Interface
 from cellgen.runtime.abi import Function as Signature
+from cellgen.runtime.names import final_of, gradient_of
 from cellgen.schedule import PlannedFunction, Schedule
 from cellgen.schedule.on_request import on_request, on_request_of_step
 from cellgen.schedule.operands import operands_alone
@@ -163,7 +164,7 @@ def _forward_signature(schedule: SequenceSchedule) -> Signature:
         _argument(
             link.next,
             definition,
-            name=f"{link.next.name}_last",
+            name=final_of(str(link.next.name)),
             text="final state",
             role="final",
             of=str(link.previous.name),
@@ -232,10 +233,10 @@ def _given_to_backward(schedule: SequenceSchedule) -> list[Argument]:
         _argument(
             link.next,
             definition,
-            name=f"d_{link.next.name}_last",
+            name=gradient_of(final_of(str(link.next.name))),
             text="upstream gradient of the final state",
             role="upstream",
-            of=f"{link.next.name}_last",
+            of=final_of(str(link.next.name)),
             optional=True,
         )
         for link in programs.links

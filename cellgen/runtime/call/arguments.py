@@ -40,6 +40,7 @@ from cellgen.runtime.call.faults import (
 from cellgen.runtime.call.items import Item, check_device, check_elements, check_memory
 from cellgen.runtime.call.stored import NUMBERS, is_stored
 from cellgen.runtime.call.views import ArrayView, view_of
+from cellgen.runtime.names import of_gradient
 from cellgen.runtime.options import ROWS
 from cellgen.runtime.results import Array
 
@@ -209,8 +210,9 @@ def by_name(function: Function) -> str:
 
 def suggestion(name: str, known: Sequence[str]) -> str:
     """Say which known name may be meant: for a gradient, which outputs have one."""
-    if name.startswith("d_"):
-        return f"expected {', '.join([n for n in known if n.startswith('d_')] or known)}"
+    if of_gradient(name) is not None:
+        gradients = [n for n in known if of_gradient(n) is not None]
+        return f"expected {', '.join(gradients or known)}"
     close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"expected {', '.join(known)}"
 

@@ -23,6 +23,7 @@ from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.call.arguments import lengths
+from cellgen.runtime.names import state_of
 from cellgen.runtime.options import Options, skips
 
 IN_CACHE = 1 << 20
@@ -77,7 +78,7 @@ def kept_items(function: Function, options: Options) -> tuple[tuple[str, Argumen
     if skips(options):
         states = function.states.values()
         stateless = [a for a in function.results if a.over_time and a.name not in states]
-        items += [(f"{a.name}_prev", replace(a, shape=a.shape[1:])) for a in stateless]
+        items += [(state_of(a.name), replace(a, shape=a.shape[1:])) for a in stateless]
     return tuple(items)
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Function
+from cellgen.runtime.names import final_of
 from cellgen.runtime.options import NONE, ROWS, SEGMENTS, Options, with_tables
 from cellgen.runtime.results import Array
 
@@ -306,13 +307,13 @@ class _Row:
             self.reached, last = done + count * steps, 0 if reverse else count - 1
             for n in self.at_end.keys() - self.finals:
                 self.at_end[n][self.row] = results[n][last]
-        ends = {n: results[f"{new}_last"] for n, new in self.states.items()}
+        ends = {n: results[final_of(new)] for n, new in self.states.items()}
         return {n: ordered(a) for n, a in ends.items()}
 
     def _finish(self, ends: Mapping[str, Array]) -> None:
         """Write the final states."""
         for n, new in self.states.items():
-            self.at_end[f"{new}_last"][self.row : self.row + 1] = ends[n]
+            self.at_end[final_of(new)][self.row : self.row + 1] = ends[n]
 
 
 def _runs(places: Array) -> Iterator[tuple[int, int]]:

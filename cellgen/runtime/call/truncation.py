@@ -28,6 +28,7 @@ from cellgen.runtime.host.out_of_memory import (
     of_steps,
     steps_within,
 )
+from cellgen.runtime.names import final_of, gradient_of
 from cellgen.runtime.options import ROWS, Options
 from cellgen.runtime.results import Array
 
@@ -110,29 +111,28 @@ def truncated(
     """Return every gradient with each loss term reaching ``limit`` earlier states."""
     steps, rows = tables.valid.shape
     arguments = checked.inputs
-    states = list(function.states.values())
     upstreams = {a.name for a in function.arguments if a.role == "upstream"}
     fixed = {n: a for n, a in arguments.items() if n not in upstreams}
     flat = _flatten(function, fixed, tables)
     mask, reset = (t.reshape(1, steps * rows) for t in (tables.valid, tables.resets))
     given, through, initial = _upstream(
-        function, arguments, _zero_states(function, checked, states), tables
+        function, arguments, _zero_states(function, checked), tables
     )
     reached = dict(through)
     total = dict(through)
     upstream = given
     for _ in range(min(limit, steps)):
-        back = step({**flat, **upstream, **_last(reached, states)}, mask, reset)
+        back = step({**flat, **upstream, **_last(reached)}, mask, reset)
         upstream = {}
-        for name in states:
-            passed = back[f"d_{name}_prev"].reshape(steps, rows, *reached[name].shape[2:])
+        for state, name in function.states.items():
+            passed = back[gradient_of(state)].reshape(steps, rows, *reached[name].shape[2:])
             first, of = tables.starts
             initial[name][of] += _of_rows(tables.chunk(first) == 0, passed[first, of])
             reached[name] = np.concatenate([passed[1:], np.zeros_like(passed[:1])])
             reached[name][:-1][np.diff(tables.chunks) != 0] = 0
             reached[name][~tables.inside] = 0
             total[name] = total[name] + reached[name]
-    totals = dict(step({**flat, **given, **_last(total, states)}, mask, reset))
+    totals = dict(step({**flat, **given, **_last(total)}, mask, reset))
     for item in function.results:
         array = totals[item.name]
         if item.over_time:
@@ -182,13 +182,14 @@ def _states_before(
     return before.reshape(steps * rows, *initial.shape[1:])
 
 
-def _zero_states(function: Function, checked: Checked, states: list[str]) -> dict[str, Array]:
+def _zero_states(function: Function, checked: Checked) -> dict[str, Array]:
     """Zeros in the shape of each state.
 
     The initial one itself may be absent where no gradient depends on it.
     """
+    states = function.states
     shapes = {item.name: lengths(item, checked.dims) for item in function.arguments}
-    return {name: np.zeros(shapes[f"{name}_prev"], checked.dtype) for name in states}
+    return {name: np.zeros(shapes[state], checked.dtype) for state, name in states.items()}
 
 
 def _upstream(
@@ -236,9 +237,9 @@ def _of_rows(rows: Array, array: Array) -> Array:
     return np.where(rows.reshape(-1, *(1,) * (array.ndim - 1)), array, 0)
 
 
-def _last(gradients: Mapping[str, Array], states: list[str]) -> dict[str, Array]:
+def _last(gradients: Mapping[str, Array]) -> dict[str, Array]:
     """Name the gradients of states as those of the final states of a single step."""
     return {
-        f"d_{name}_last": np.ascontiguousarray(a.reshape(math.prod(a.shape[:2]), *a.shape[2:]))
-        for name, a in ((name, gradients[name]) for name in states)
+        gradient_of(final_of(name)): dense(a.reshape(math.prod(a.shape[:2]), *a.shape[2:]))
+        for name, a in gradients.items()
     }

@@ -198,7 +198,8 @@ class StreamedLayer:
         arrays: dict[str, Array] = {**self._weights}
         arrays |= {array.name: array.memory for array in (*self.inputs, self.output)}
         arrays |= dict(zip(self.names, self.copies[reads], strict=True))
-        finals = [f"{name.removesuffix('_prev')}_last" for name in self.names]
+        final = {item.of: item.name for item in self._function.results if item.role == "final"}
+        finals = [final[name] for name in self.names]
         arrays |= dict(zip(finals, self.copies[writes], strict=True))
         known = {i.name for i in (*self._function.struct_members, *self._function.results)}
         members: dict[str, object] = {

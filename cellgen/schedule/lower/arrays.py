@@ -13,7 +13,7 @@ from sympy import Expr
 from cellgen.language.value import Role, Value
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.abi import Function as Signature
-from cellgen.runtime.names import c_name
+from cellgen.runtime.names import c_name, final_of, gradient_of
 from cellgen.schedule.lower.lengths import length, row_length, total
 from cellgen.schedule.lower.plan import Series
 from cellgen.schedule.lower.touched import read_from_memory, views_written, writes
@@ -75,7 +75,11 @@ class CallerArrays:
         if c_name(name) in self.values:
             return row_length(self.values[c_name(name)])
         states = [link.next for link in self.schedule.programs.links]
-        last = {c_name(f"{d}{state.name}_last"): state for state in states for d in ("", "d_")}
+        last = {
+            c_name(own): state
+            for state in states
+            for own in (final_of(str(state.name)), gradient_of(final_of(str(state.name))))
+        }
         return row_length(last[c_name(name)])
 
     def series(self) -> tuple[Series, ...]:

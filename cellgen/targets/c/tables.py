@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sympy import Expr, expand
 
 from cellgen.runtime.abi import Function as Signature
-from cellgen.runtime.names import c_name
+from cellgen.runtime.names import c_name, final_of, gradient_of
 from cellgen.schedule.lower.plan import (
     How,
     Place,
@@ -263,7 +263,8 @@ class PlanTables:
 
     def state_row(self, item: State) -> str:
         """The row of a state."""
-        last = f"d_{item.name}_last" if self.plan.backward else f"{item.name}_last"
+        last = final_of(item.name)
+        last = gradient_of(last) if self.plan.backward else last
         return row(
             self.length(item.width),
             flags(

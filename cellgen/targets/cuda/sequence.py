@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
-from cellgen.runtime.names import c_member
+from cellgen.runtime.names import c_member, final_of, gradient_of
 from cellgen.schedule.device.places import Moment, row_width
 from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
 from cellgen.targets.c_expressions import c_axis, c_factor
@@ -125,7 +125,7 @@ def _taken_in(state: DeviceState) -> str:
     """Take the gradient of the last state in."""
     width = c_axis(row_width(state.link.passed))
     target = f"cg_rows({_carried(state, Moment.END)}, {width})"
-    source = f"cg_in(args->{c_member(f'd_{state.link.next.name}_last')}, {width})"
+    source = f"cg_in(args->{c_member(gradient_of(final_of(str(state.link.next.name))))}, {width})"
     return f"cg_copy(&run, nB, {width}, {target}, {source});"
 
 
@@ -145,5 +145,5 @@ def _handed_out(state: DeviceState, options: OptionLines) -> str:
     by = width
     if state.over_time:
         by = f"!guarded && nT > 0 ? {stride_of(state.last)} : {width}"
-    target = f"cg_rows(args->{c_member(f'{link.next.name}_last')}, {width})"
+    target = f"cg_rows(args->{c_member(final_of(str(link.next.name)))}, {width})"
     return f"cg_copy(&run, nB, {width}, {target}, cg_in({source}, {by}));"
