@@ -16,6 +16,7 @@
  * factors in a sum is fixed, whatever arrives first. Products of float are fused multiply-adds in
  * ascending order of a thread's share of the factors, or on matrix units where CELLGEN_PRODUCTS names it
  * (cellgen_persist_products.cuh); shares are added up in order.
+ * Sums over units go through memory in either way: each octet tells its part, every thread adds up all parts.
  * What no step writes is read a step before it is needed, while blocks wait for each other. */
 #ifndef CELLGEN_PERSIST_CUH
 #define CELLGEN_PERSIST_CUH
@@ -122,6 +123,9 @@ struct cellgen_tile {
     int octet, row;     /* of the layer, of a group */
     int64_t unit, last; /* beyond the last unit: the last one, which may be read */
     bool is_there, owns;
+
+    /* Whether a thread is the one that stores what all threads of its row have. */
+    inline __device__ bool is_first(int rows) const { return owns && unit == 0 && row < rows; }
 };
 
 /* What goes from each block to all of them, step by step. */
@@ -130,6 +134,20 @@ template <typename E> struct cellgen_channel {
     uint4 *buffer;
     uint32_t barriers;
     int octets, factors, received, published;
+};
+
+/* The sum of what eight neighbours have; all of them get the same bits. */
+inline __device__ float cellgen_sum_of_octet(float x)
+{
+    CELLGEN_UNROLL
+    for (int apart = 1; apart < CELLGEN_OCTET; apart *= 2) x += __shfl_xor_sync(0xffffffffu, x, apart);
+    return x;
+}
+
+/* Parts of sums over units, of each octet for each row: up to four numbers, a piece of 16 bytes. */
+struct cellgen_told {
+    float *sent; /* [step][group][16][octets][4] */
+    int octets;
 };
 
 template <typename E, bool in_cluster, int products> struct cellgen_layer {
@@ -364,6 +382,65 @@ template <typename E, bool in_cluster, int products> struct cellgen_layer {
             cellgen_send_piece((uint4 *)(void *)at + piece, value);
         }
         __syncwarp();
+    }
+
+    static inline __device__ cellgen_told told(float *sent, int64_t units)
+    {
+        return {sent, cellgen_octets(units)};
+    }
+
+    /* The pieces of a row of a group in a step. */
+    inline __device__ uint4 *pieces_of(const cellgen_told &of, int64_t step, int group, int row) const
+    {
+        return (uint4 *)(void *)of.sent + ((step * groups + group) * CELLGEN_GROUP + row) * of.octets;
+    }
+
+    /* Tell the sums of an octet's numbers, of every row of a group, there or not: over the device, in a cluster
+     * too. All eight threads have them; each adds in an order that follows from the units alone. */
+    template <int count>
+    inline __device__ void tell(
+        const cellgen_told &to, int64_t step, int group, const cellgen_tile &own, const float (&terms)[count]) const
+    {
+        if (!own.is_there) return;
+        float sums[4] = {0, 0, 0, 0};
+        CELLGEN_UNROLL
+        for (int i = 0; i < count; ++i) sums[i] = cellgen_sent(cellgen_sum_of_octet(terms[i]));
+        if (lane % CELLGEN_OCTET) return;
+        uint4 piece;
+        memcpy(&piece, sums, sizeof piece);
+        cellgen_send_piece(pieces_of(to, step, group, own.row) + own.octet, piece);
+    }
+
+    /* Sums over all units of a thread's row: its eight threads take octets by turns. `works` as of a product. */
+    template <int count>
+    inline __device__ void add_up(
+        const cellgen_told &from, int64_t step, int group, const cellgen_tile &own, bool works,
+        float (&sums)[count]) const
+    {
+        enum { at_once = 4 };
+        CELLGEN_UNROLL
+        for (int i = 0; i < count; ++i) sums[i] = 0;
+        if (!own.is_there || !works) return;
+        const uint4 *const base = pieces_of(from, step, group, own.row);
+        for (int octet = lane % CELLGEN_OCTET; octet < from.octets; octet += CELLGEN_OCTET * at_once) {
+            int at[at_once];
+            uint4 pieces[at_once];
+            CELLGEN_UNROLL
+            for (int i = 0; i < at_once; ++i)
+                at[i] = octet + i * CELLGEN_OCTET < from.octets ? octet + i * CELLGEN_OCTET : -1;
+            cellgen_await<at_once>(pieces, base, at);
+            CELLGEN_UNROLL
+            for (int one = 0; one < at_once; ++one) {
+                float parts[4];
+                memcpy(parts, pieces + one, sizeof parts);
+                CELLGEN_UNROLL
+                for (int i = 0; i < count; ++i)
+                    if (at[one] >= 0) sums[i] += parts[i];
+            }
+        }
+        __syncwarp();
+        CELLGEN_UNROLL
+        for (int i = 0; i < count; ++i) sums[i] = cellgen_sum_of_octet(sums[i]);
     }
 
     /* Everything is ready, in this block and in all of its cluster. */

@@ -16,7 +16,7 @@
  *     launches * 2600 + (bytes of weights) / 3500 + rows * products / 200000 (8000 of float)
  * Blocks stay where they are 1.05 times as fast by the model. Two such launches, of two streams or processes,
  * never wait for each other: each begins when all of its blocks have room.
- * A level is a product of what other blocks have formed in the step or the one before it.
+ * A level is a product of what other blocks have formed in the step or the one before it, or a sum over units.
  *
  * All blocks that wait for each other have to be there at once: the device is asked how many fit, and
  * the launch is cooperative, or of clusters, which the device starts as a whole. A device that refuses
@@ -262,6 +262,14 @@ inline void cg_empty_channel(cellgen_run *run, int64_t steps, int64_t rows, int6
     const int64_t row = heads * cellgen_factors(units) * (int64_t)sizeof(E) / 16;
     CELLGEN_ELEMENTS(run, cellgen_empty_pieces<piece>, steps * cellgen_whole(rows, CELLGEN_GROUP), row,
                      (piece *)(void *)sent);
+}
+
+/* The same of the parts of sums over units. */
+template <typename piece = uint4>
+inline void cg_empty_sums(cellgen_run *run, int64_t steps, int64_t rows, int64_t units, float *sent)
+{
+    CELLGEN_ELEMENTS(run, cellgen_empty_pieces<piece>, steps * cellgen_whole(rows, CELLGEN_GROUP),
+                     (int64_t)cellgen_octets(units), (piece *)(void *)sent);
 }
 
 #endif /* CELLGEN_PERSIST_CHOICE_CUH */

@@ -14,9 +14,9 @@ from sympy import Basic, Integer
 from cellgen import Cell, H, Input, State, Static, tanh
 from cellgen.cells import (
     GRU,
+    LMU,
     LRU,
     LSTM,
-    LTC,
     MLSTM,
     GRUBlockCell,
     GRUResetBefore,
@@ -193,8 +193,8 @@ def test_a_part_without_work_in_its_steps_has_no_kernel_over_them() -> None:
 
 
 def test_a_kernel_that_is_refused_halfway_reserves_nothing() -> None:
-    """LTC's step length is read by all units; the state had its channel by then."""
-    forward, _ = plans(LTC)
+    """LMU's input to its memory is read by all units; the states had their channels by then."""
+    forward, _ = plans(LMU)
     assert "is read by threads of other units" in forward.persistent.reason
     assert all(array.extent.need is not NeededWhen.TOGETHER for array in forward.memory)
 

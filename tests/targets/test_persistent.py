@@ -24,16 +24,20 @@ from cellgen import Cell, H, I, Input, State, Weight, tanh
 from cellgen.cells import (
     GRU,
     LSTM,
+    LTC,
     RWKV4,
     SHIPPED,
     Elman,
     GRUResetBefore,
     Hawk,
+    LayerNormGRU,
+    LayerNormLSTM,
     LSTMProjection,
     MinGRU,
     SLSTMHeads,
 )
 from cellgen.errors import ArgumentError, BuildError, DerivationError, DeviceError
+from cellgen.language.ops import sqrt, units_mean
 from cellgen.pipeline import generate, planned
 from cellgen.proof.machine.assembled import tool
 from cellgen.proof.over_time import shared_keywords
@@ -44,6 +48,7 @@ from cellgen.runtime.device.library import CUDA_ERROR, DeviceLibrary
 from cellgen.runtime.device.model import DEVICES, EMULATED, Together, choices, describe
 from cellgen.runtime.device.settings import TIERS
 from cellgen.runtime.paths import include_folder
+from cellgen.schedule.device.joined import in_slots
 from cellgen.schedule.device.lower import lower_for_device
 from cellgen.schedule.device.persistent import Persistent, PersistentChoice
 from cellgen.schedule.device.plan import DeviceTimePlan
@@ -106,6 +111,19 @@ class ReadLater(Cell):
     g = h * h
     c = tanh(g @ v + h_prev @ q + c_prev)
     outputs = h, c
+
+
+class Normed(Cell):
+    """A state that is divided by its root mean square: a sum over units in each step."""
+
+    x = Input(I)
+    h_prev = State(H)
+    w = Weight(I, H)
+    u = Weight(H, H)
+    k = Weight(H)
+    g = tanh(x @ w + h_prev @ u) + k * h_prev
+    h = g / sqrt(units_mean(g * g) + 1e-5)
+    outputs = (h,)
 
 
 class Linear(Cell):
@@ -178,6 +196,7 @@ def agree(
             (LSTM, SLSTMHeads),
         ),
         pytest.param(OwnCell, id="own_cell"),
+        pytest.param(Normed, id="normed"),
     ],
 )
 def test_blocks_that_stay_agree_with_the_equations(cell: type[Cell]) -> None:
@@ -196,6 +215,8 @@ def test_blocks_that_stay_agree_with_the_equations(cell: type[Cell]) -> None:
         LSTM,
         pytest.param(GRUResetBefore, marks=pytest.mark.slow),
         pytest.param(OwnCell, id="own_cell"),
+        pytest.param(Normed, id="normed", marks=pytest.mark.slow),
+        *(pytest.param(c, marks=pytest.mark.slow) for c in (LTC, LayerNormGRU, LayerNormLSTM)),
     ],
 )
 def test_clusters_agree_with_the_equations(cell: type[Cell]) -> None:
@@ -249,9 +270,28 @@ def test_a_cluster_has_no_block_without_units() -> None:
 
 
 @with_cxx
-@pytest.mark.parametrize("cell", [Elman, pytest.param(GRU, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        Elman,
+        pytest.param(GRU, marks=pytest.mark.slow),
+        pytest.param(Normed, id="normed", marks=pytest.mark.slow),
+    ],
+)
 def test_several_groups_of_rows_and_octets_of_units_agree(cell: type[Cell]) -> None:
     agree(cell, GROUPS, tuple(ERRORS), ("device",))
+
+
+@with_cxx
+@pytest.mark.slow
+def test_a_sum_over_more_units_than_threads_of_a_row_read_at_once_agrees() -> None:
+    """Its eight threads read 32 octets at once, and take turns for those beyond."""
+    kernel, shape = emulated_in(Normed, "f32"), (1, 1, 2, 264)
+    right = run(Normed, kernel, shape, "float32", "steps")
+    with machine(kernel, processors=20):
+        found = run(Normed, kernel, shape, "float32", "device")
+    for name, expected in right.items():
+        assert relative(found[name], expected) <= ERRORS["float32"], name
 
 
 @with_cxx
@@ -330,6 +370,12 @@ def run_with(
             *(SLSTMHeads, (4, 3, 5, 7), ("device",)), id="slstm_heads", marks=pytest.mark.slow
         ),
         pytest.param(OwnCell, (4, 3, 5, 12), ("device", "cluster"), id="own_cell"),
+        *(
+            pytest.param(
+                *(cell, (4, 3, 5, 12), ("device", "cluster")), id=name, marks=pytest.mark.slow
+            )
+            for cell, name in ((Normed, "normed"), (LayerNormLSTM, "layer_norm_lstm"))
+        ),
     ],
 )
 def test_steps_that_are_masked_and_states_that_begin_anew_agree(
@@ -743,7 +789,7 @@ def test_python_and_the_headers_mean_the_same_by_their_numbers() -> None:
 @pytest.mark.slow
 def test_more_than_half_of_the_cells_stay() -> None:
     """Plans of every cell that ships."""
-    assert len(qualifying()) == 41
+    assert len(qualifying()) == 44
 
 
 def test_explain_says_which_cells_stay_and_why_others_do_not() -> None:
@@ -751,6 +797,9 @@ def test_explain_says_which_cells_stay_and_why_others_do_not() -> None:
     assert "1 level of products" in told[0]
     assert told[0].startswith("sequence_forward: blocks stay on the device together")
     assert "because no product reads" in staying_explained(plans_of(MinGRU))[0]
+    summed = staying_explained(plans_of(Normed))
+    assert all("2 levels of products and of sums over units in a step" in line for line in summed)
+    assert "they tell each other h, sum_g_2" in summed[0]
 
 
 # --- plans ---------------------------------------------------------------------------------------
@@ -787,6 +836,58 @@ def test_a_plan_that_tells_too_little_is_refused(
     assert own is not None
     with pytest.raises(DerivationError, match=says):
         verify_for_device(replace(plan, persistent=PersistentChoice(change(own))))
+
+
+def test_joined_values_are_slots_of_what_is_joined() -> None:
+    """Four gates side by side are four slots of H units; what is of H alone stays as it is."""
+    for cell, told in ((LayerNormLSTM, 4), (LayerNormGRU, 3)):
+        forward, backward = plans_of(cell)
+        for plan in (forward, backward):
+            own = plan.persistent.persistent
+            assert own is not None
+            assert own.widths == (H,)
+        own = backward.persistent.persistent
+        assert own is not None
+        assert len(own.channels) == told
+    for plan in plans_of(LSTM):
+        assert in_slots(plan.steps) == plan.steps
+
+
+def test_a_product_of_an_input_that_several_loops_read_is_formed_for_all_steps() -> None:
+    for cell in (LayerNormLSTM, LayerNormGRU):
+        plan = plans_of(cell)[0]
+        assert "x @ [w]" in [str(stage) for stage in plan.ahead]
+        assert not any("x @" in str(stage) for stage in plan.steps)
+
+
+def _with_a_stage_changed(own: Persistent, **changes: object) -> Persistent:
+    """With changes of each stage that has what is changed."""
+    stages = (
+        replace(s, **changes) if all(getattr(s, n) for n in changes) else s for s in own.stages
+    )
+    return replace(own, stages=tuple(stages))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda own: _with_a_stage_changed(own, tells=()), "parts of .* are told where"),
+        (lambda own: _with_a_stage_changed(own, receives=()), "is read before threads have it"),
+        (lambda own: _with_a_stage_changed(own, by_row=()), "is read before threads have it"),
+        (
+            lambda own: replace(own, stages=(*own.stages[:2], own.stages[1], *own.stages[2:])),
+            "is received before its parts are told, or once more",
+        ),
+    ],
+)
+def test_a_plan_whose_sums_over_units_are_not_told_and_received_once_is_refused(
+    change: Callable[[Persistent], Persistent], says: str
+) -> None:
+    for plan in plans_of(Normed):
+        own = plan.persistent.persistent
+        assert own is not None
+        with pytest.raises(DerivationError, match=says):
+            verify_for_device(replace(plan, persistent=PersistentChoice(change(own))))
 
 
 def test_a_state_is_told_when_its_last_product_has_read_it() -> None:
@@ -873,6 +974,26 @@ SILENT = (
 )
 
 
+UNREAD = (
+    (
+        "cellgen_await<at_once>(pieces, base, at);",
+        "for (int i = 0; i < at_once; ++i) if (at[i] >= 0) "
+        "pieces[i] = cellgen_read_piece(base + at[i]);",
+    ),
+)
+ONE_FOR_ALL = (("+ row) * of.octets", "+ 0 * row) * of.octets"),)
+UNEMPTIED = (
+    (
+        "CELLGEN_ELEMENTS(run, cellgen_empty_pieces<piece>, "
+        "steps * cellgen_whole(rows, CELLGEN_GROUP),\n"
+        "                     (int64_t)cellgen_octets(units), (piece *)(void *)sent);",
+        "const int64_t numbers = 4 * (int64_t)cellgen_octets(units);\n"
+        "    cg_clear(run, steps * cellgen_whole(rows, CELLGEN_GROUP), numbers, "
+        "cg_rows(sent, numbers));",
+    ),
+)
+
+
 def planted(cell: type[Cell], changes: Sequence[tuple[str, str]]) -> CudaKernel:
     """A cell's kernel with faults in its headers."""
     good, files = emulated(cell), dict(emulated(cell).sources.files)
@@ -886,24 +1007,33 @@ def planted(cell: type[Cell], changes: Sequence[tuple[str, str]]) -> CudaKernel:
 
 @with_cxx
 @pytest.mark.parametrize(
-    ("changes", "tier"),
+    ("cell", "changes", "tier"),
     [
-        pytest.param(SINGLE, "cluster", id="a single buffer in the place of two"),
-        pytest.param(HALVES, "device", id="published before its data", marks=pytest.mark.slow),
-        pytest.param(FULL, "device", id="places that are not emptied", marks=pytest.mark.slow),
-        pytest.param(SUMS, "device", id="a barrier left out", marks=pytest.mark.slow),
+        pytest.param(Elman, SINGLE, "cluster", id="a single buffer in the place of two"),
+        *(
+            pytest.param(cell, changes, tier, id=name, marks=pytest.mark.slow)
+            for cell, changes, tier, name in (
+                (Elman, HALVES, "device", "published before its data"),
+                (Elman, FULL, "device", "places that are not emptied"),
+                (Elman, SUMS, "device", "a barrier left out"),
+                (Normed, UNREAD, "device", "a sum that waits for no part"),
+                (Normed, UNREAD, "cluster", "a sum that waits for no part, in a cluster"),
+                (Normed, UNEMPTIED, "device", "parts of sums whose places are not emptied"),
+                (Normed, ONE_FOR_ALL, "device", "one place for the parts of all rows"),
+            )
+        ),
     ],
 )
 def test_a_fault_in_what_blocks_tell_is_noticed(
-    changes: Sequence[tuple[str, str]], tier: str
+    cell: type[Cell], changes: Sequence[tuple[str, str]], tier: str
 ) -> None:
-    good, bad = emulated(Elman), in_elements(planted(Elman, changes), "f16")
+    good, bad = emulated(cell), in_elements(planted(cell, changes), "f16")
     shape = (6, 3, 2, 30)
     with machine(good), machine(bad):
-        right = run(Elman, good, shape, "float16", tier)
+        right = run(cell, good, shape, "float16", tier)
         for seed in range(12):
             bad.library().lib.cellgen_emulation_seed(seed)
-            found = run(Elman, bad, shape, "float16", tier)
+            found = run(cell, bad, shape, "float16", tier)
             if any(not np.array_equal(right[name], found[name]) for name in right):
                 return
     pytest.fail("nothing was noticed in 12 orders")
@@ -972,7 +1102,7 @@ def machine_code(cell: type[Cell], folder: Path, element: str = "") -> list[Mach
 @pytest.mark.slow
 @with_nvcc
 @pytest.mark.parametrize(
-    "cell", [*SHIPPED, SLSTM, OwnCell, ReadLater], ids=lambda cell: cell.definition.name
+    "cell", [*SHIPPED, SLSTM, OwnCell, ReadLater, Normed], ids=lambda cell: cell.definition.name
 )
 def test_machine_code_has_no_spill_and_no_fence(cell: type[Cell], tmp_path: Path) -> None:
     """A fence would wait for every store of a block under way; what spills is in memory."""

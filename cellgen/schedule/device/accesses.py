@@ -139,8 +139,8 @@ def _of_views(
     places: Mapping[Buffer, DevicePlace], read: Sequence[View], target: View
 ) -> Iterator[MemoryAccess]:
     for view in read:
-        yield from _of_view(view, places[view.buffer], writes=False)
-    yield from _of_view(target, places[target.buffer], writes=True)
+        yield from of_view(view, places[view.buffer], writes=False)
+    yield from of_view(target, places[target.buffer], writes=True)
 
 
 def _of_copy(stage: Cleared | PanelCopy | StepsShare) -> Iterator[MemoryAccess]:
@@ -155,7 +155,7 @@ def _of_copy(stage: Cleared | PanelCopy | StepsShare) -> Iterator[MemoryAccess]:
         rows, value = RowsOfArray(stage.array, stage.stride), stage.view.buffer.value
         yield MemoryAccess(rows, value, True, stage.column, stage.width, products=0)
         return
-    yield from _of_view(stage.source.view, stage.source.place, writes=False, whole=True)
+    yield from of_view(stage.source.view, stage.source.place, writes=False, whole=True)
     yield MemoryAccess(RowsOfArray(stage.panel, stage.stride), stage.panel, writes=True)
 
 
@@ -174,7 +174,7 @@ def _of_product(stage: DeviceProduct, operand: Matrix) -> Iterator[MemoryAccess]
         yield MemoryAccess(rows, stage.panel.place, writes=False)
     else:
         at = stage.panel.place
-        yield from _of_view(at.view, at.place, writes=False, whole=True)
+        yield from of_view(at.view, at.place, writes=False, whole=True)
     for writes in (False, True) if stage.onto else (True,):
         for rows, later in rows_of(stage.sums.place.source):
             start = rows.column + stage.sums.view.start[-1]
@@ -198,22 +198,22 @@ def _of_loop(
             continue
         place = places[load.view.buffer]
         own = plain and load.access is Access.ELEMENT
-        for access in _of_view(load.view, place, writes=False, by_unit=own, whole=not own):
+        for access in of_view(load.view, place, writes=False, by_unit=own, whole=not own):
             yield replace(access, group=stage.group)
         if place.kept is not None:
-            yield from _of_view(load.view, place.kept, writes=True, by_unit=own)
+            yield from of_view(load.view, place.kept, writes=True, by_unit=own)
     for line in lines:
         if line.view is not None:
             place = places[line.view.buffer]
-            for access in _of_view(line.view, place, writes=True, by_unit=plain):
+            for access in of_view(line.view, place, writes=True, by_unit=plain):
                 yield replace(access, group=stage.group)
 
 
 def _of_gradients(stage: WeightGradients) -> Iterator[MemoryAccess]:
-    yield from _of_view(stage.left.view, stage.left.place, writes=False)
+    yield from of_view(stage.left.view, stage.left.place, writes=False)
     yield from _side_by_side([product.b for product in stage.products], stage.right.place)
     for target in stage.targets:
-        yield from _of_view(target.view, target.place, writes=True)
+        yield from of_view(target.view, target.place, writes=True)
 
 
 def _side_by_side(views: Sequence[View], place: DevicePlace) -> Iterator[MemoryAccess]:
@@ -226,7 +226,7 @@ def _side_by_side(views: Sequence[View], place: DevicePlace) -> Iterator[MemoryA
             start = expand(start + width)
 
 
-def _of_view(
+def of_view(
     view: View, place: DevicePlace, *, writes: bool, by_unit: bool = False, whole: bool = False
 ) -> Iterator[MemoryAccess]:
     """The columns of a view; all of its buffer's where ``whole``."""

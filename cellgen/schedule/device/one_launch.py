@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from cellgen.schedule.device.form import workspace_of
 from cellgen.schedule.device.hold import has_memory, hold
-from cellgen.schedule.device.persistent import choose_persistent
+from cellgen.schedule.device.joined import in_slots
+from cellgen.schedule.device.persistent import PersistentChoice, choose_persistent
 from cellgen.schedule.device.places import Moment, RowsOfArray, row_width
 from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
 from cellgen.schedule.device.tiers import Carried, Passed, TierChoice, choose
@@ -29,12 +30,16 @@ def with_tier(function: FunctionOverTime, plan: DeviceTimePlan) -> DeviceTimePla
 
 def with_persistent(function: FunctionOverTime, plan: DeviceTimePlan) -> DeviceTimePlan:
     """Choose the kernel whose blocks are on the device together, if there is one."""
-    memory, programs = workspace_of(function, plan), function.programs
+    programs = function.programs
     kept = programs.kept if plan.is_backward else ()
-    chosen = choose_persistent(plan.steps, programs.links, _passed(plan), memory.add, kept)
-    if chosen.persistent is None:  # with the arrays of channels that it would have had
-        return replace(plan, persistent=chosen)
-    return replace(plan, memory=tuple(memory.arrays), persistent=chosen)
+    chosen = PersistentChoice()
+    slots = in_slots(plan.steps)
+    for stages in (plan.steps, slots) if slots != plan.steps else (slots,):
+        memory = workspace_of(function, plan)
+        chosen = choose_persistent(stages, programs.links, _passed(plan), memory.add, kept)
+        if chosen.persistent is not None:
+            return replace(plan, memory=tuple(memory.arrays), persistent=chosen)
+    return replace(plan, persistent=chosen)  # without the arrays that it would have had
 
 
 def _carried(state: DeviceState) -> Carried:

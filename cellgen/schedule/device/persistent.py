@@ -5,13 +5,14 @@ Blocks of one launch share the units of a layer and take rows through all steps 
 loop reads is of its own row and unit, so it stays with the thread that has them; what a product
 reads of all units goes through a ``Channel``, and every product that reads one is a level. A state
 goes through its channel one step ahead, behind the last product of the step that reads it, the
-initial one before the first: in a cluster a channel has two buffers.
+initial one before the first: in a cluster a channel has two buffers. Sums over units are a level of
+their own, and so are values of a row every thread's (``row_values``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sympy import Expr, expand
 
@@ -26,17 +27,24 @@ from cellgen.schedule.device.places import (
     RowsOfArray,
     row_width,
 )
+from cellgen.schedule.device.row_values import (
+    RowSums,
+    RowValue,
+    RowValueError,
+    RowValues,
+    told_at_once,
+)
 from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct, StepStage
 from cellgen.schedule.device.tiers import Passed, TierLoop, refusal
-from cellgen.schedule.schedule import Access, Buffer, View
+from cellgen.schedule.schedule import Access, Buffer, Store, View
 
 MOST_OCTETS = 4
 """Octets of units, and of threads, that a block may have: each thread then has 128 registers."""
 MANY_NUMBERS = (45, 95)
 """Where a thread keeps more numbers than that in a step (``Persistent.numbers``; LSTM has 43), a
 block has an octet less, and a thread 168 registers; two less, and 255. Less would spill."""
-GROUP_LESS_ONE, FACTORS_LESS_ONE = 15, 31
-"""By how many rows and units at most a channel is longer, to be whole groups and blocks."""
+GROUP_LESS_ONE, FACTORS_LESS_ONE, OCTET_LESS_ONE = 15, 31, 7
+"""By how many rows and units at most a channel is longer, to be whole groups, blocks and octets."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,10 @@ class PersistentStage:
 
     ``sums`` are the values of the loop that are sums, by slot. Without a loop the sums go to
     memory. ``units`` are those that a thread has one of. What it ``publishes`` it forms, or a stage
-    before it, if it is a state that its products read.
+    before it, if it is a state that its products read. It ``receives`` sums over units, which all
+    threads of a row then have, and ``tells`` those of which its loop forms the terms. ``of_row``
+    are the values of a row that its loop reads, ``by_row`` those that it forms: all threads of a
+    row then run it alike.
     """
 
     products: tuple[HeldProduct, ...]
@@ -79,6 +90,10 @@ class PersistentStage:
     sums: Mapping[Value, int]
     publishes: tuple[Channel, ...]
     units: Expr
+    receives: tuple[RowSums, ...] = ()
+    tells: tuple[RowSums, ...] = ()
+    of_row: Mapping[Value, RowValue] = field(default_factory=dict)
+    by_row: tuple[RowValue, ...] = ()
 
     @property
     def names(self) -> frozenset[str]:
@@ -86,6 +101,7 @@ class PersistentStage:
         names = [held.product.names_in_tier for held in self.products]
         if self.loop is not None:
             names.append(self.loop.names)
+        names += [one.place.names for sums in self.receives for one in sums.sums]
         return frozenset[str]().union(*names)
 
     @property
@@ -109,7 +125,24 @@ class Persistent:
     @property
     def levels(self) -> int:
         """How often blocks wait for each other in a step."""
-        return sum(bool(stage.products) for stage in self.stages)
+        return sum(bool(s.products) + bool(s.receives) for s in self.stages)
+
+    @property
+    def sums(self) -> tuple[RowSums, ...]:
+        """Sums over units that blocks tell each other in a step."""
+        return tuple(sums for stage in self.stages for sums in stage.tells)
+
+    @property
+    def exchanged(self) -> list[str]:
+        """Arrays of the workspace in which blocks tell each other."""
+        sums = [each.memory for each in self.sums]
+        return [channel.memory for channel in self.channels] + sums
+
+    @property
+    def row_values(self) -> tuple[RowValue, ...]:
+        """Values of a row that threads have in a step."""
+        sums = [one for each in self.sums for one in each.sums]
+        return (*sums, *(one for stage in self.stages for one in stage.by_row))
 
     @property
     def widths(self) -> tuple[Expr, ...]:
@@ -120,13 +153,15 @@ class Persistent:
     def numbers(self) -> int:
         """What a thread keeps in registers through a step, about.
 
-        Four sums of each slot, what loops read and write, and where channels and widths lie.
+        Four sums of each slot, what loops read and write, where channels and widths lie, and what
+        is of a row.
         """
         slots = max(held.product.slots for stage in self.stages for held in stage.products)
         loops = [stage.loop.loop for stage in self.stages if stage.loop is not None]
         read = sum(len(loop.loads) for loop in loops)
         written = sum(line.view is not None for loop in loops for line in loop.lines)
-        return 4 * slots + read + written + 4 * len(self.channels) + 8 * len(self.widths)
+        of_rows = 4 * len(self.sums) + len(self.row_values)
+        return 4 * slots + read + written + 4 * len(self.channels) + 8 * len(self.widths) + of_rows
 
     @property
     def most_octets(self) -> int:
@@ -147,7 +182,7 @@ class Persistent:
     def names(self) -> frozenset[str]:
         """Arrays of the workspace and strides that it reads and writes."""
         names = [stage.names for stage in self.stages]
-        names += [frozenset({channel.memory}) for channel in self.channels]
+        names.append(frozenset(self.exchanged))
         names += [one.rows.names for one in self.passed]
         return frozenset[str]().union(*names)
 
@@ -174,7 +209,7 @@ def choose_persistent(
     products = [stage for stage in stages if isinstance(stage, DeviceProduct)]
     if not products:
         return PersistentChoice(None, "no product reads what the step before it formed")
-    if reason := refusal(stages):
+    if reason := refusal(stages, together=True):
         return PersistentChoice(None, reason)
     first = products[0]
     heads = first.heads
@@ -182,7 +217,7 @@ def choose_persistent(
     planner = _PersistentPlanner(links, add_memory, heads, units, kept)
     try:
         planned = planner.stages(stages)
-    except _NotPlannedError as error:
+    except (_NotPlannedError, RowValueError) as error:
         return PersistentChoice(None, str(error))
     cuts = tuple(Passed(p.rows, p.units if units is None else units) for p in passed)
     channels = tuple(planner.channels.values())
@@ -210,11 +245,15 @@ class _PersistentPlanner:
     def stages(self, stages: Sequence[StepStage]) -> tuple[PersistentStage, ...]:
         """Plan the stages, then what each of them publishes."""
         planned: list[PersistentStage] = []
+        links = self.links
+        carried = {value for k in links for value in (k.previous, k.next, k.carry, k.passed)}
+        self.rows = RowValues(carried, stages)
         for number, stage in enumerate(stages):
             if isinstance(stage, DeviceProduct):
                 self._product(planned, stage)
             elif isinstance(stage, DeviceLoop):
                 self._loop(planned, stage, stages[:number], stages[number + 1 :])
+        planned = _with_sums_received(_with_units_of_rows(planned))
         published = {channel.value: channel for channel in self.channels.values()}
         formed = [value for stage in planned for value in stage.formed]
         for value in published:
@@ -255,23 +294,37 @@ class _PersistentPlanner:
         after: Sequence[StepStage],
     ) -> None:
         units = self.head_units or stage.loop.space[-1]
-        self._require_own(stage)
-        loop = TierLoop(stage, stage.places, units)
-        self.written += [(x.view, x.statement.target) for x in stage.loop.lines if x.view]
+        by_row, of_row = self.rows.is_by_row(stage), self.rows.read(stage)
+        own = self.rows.form(stage)
+        if self.heads is not None and (own or of_row):
+            raise _NotPlannedError("values of a row are formed of the units of all heads")
+        loop = TierLoop(stage, stage.places, units, in_registers=frozenset(of_row))
+        if by_row:
+            planned.append(PersistentStage((), loop, {}, (), units, of_row=of_row, by_row=own))
+            return
+        self._require_own(stage, of_row)
+        lines = (line for line in stage.loop.lines if line.store is Store.WRITE)
+        self.written += [(x.view, x.statement.target) for x in lines if x.view]
+        tells = tuple(self._told(at_once, units) for at_once in told_at_once(own))
         sums = self._sums(planned[-1], loop, (*before, *after)) if planned else None
         if sums is None:
-            planned.append(PersistentStage((), loop, {}, (), units))
+            planned.append(PersistentStage((), loop, {}, (), units, tells=tells, of_row=of_row))
             return
-        planned[-1] = replace(
-            planned[-1], loop=replace(loop, in_registers=frozenset(sums)), sums=sums
-        )
+        loop = replace(loop, in_registers=frozenset({*sums, *of_row}))
+        planned[-1] = replace(planned[-1], loop=loop, sums=sums, tells=tells, of_row=of_row)
 
-    def _require_own(self, stage: DeviceLoop) -> None:
+    def _told(self, sums: tuple[RowValue, ...], units: Expr) -> RowSums:
+        """Sums that are told at once: of a row, 16 bytes for each octet of units."""
+        extent = Extent((T, B + GROUP_LESS_ONE, units + OCTET_LESS_ONE), NeededWhen.TOGETHER)
+        memory = self.add_memory(f"{sums[0].value.name}_told", Element.REAL, extent)
+        return RowSums(sums, units, memory)
+
+    def _require_own(self, stage: DeviceLoop, of_row: Collection[Value]) -> None:
         """Check that what a step has formed is read by the thread of its row and unit alone."""
         formed = {view.buffer for view, _ in self.written}
         there = {view for view, _ in self.written}
         carried = {k.previous for k in self.links} | {k.carry for k in self.links}
-        for load in stage.loop.loads:
+        for load in (load for load in stage.loop.loads if load.value not in of_row):
             view, is_own = load.view, load.access is Access.ELEMENT
             if view.buffer in formed and not (is_own and view in there):
                 raise _NotPlannedError(f"{load.value} is read by threads of other units or rows")
@@ -340,6 +393,33 @@ class _PersistentPlanner:
         if channel.initial != initial:
             raise _NotPlannedError(f"{value} is read in its own step and in the next one")
         return channel
+
+
+def _with_units_of_rows(planned: Sequence[PersistentStage]) -> list[PersistentStage]:
+    """Give what is of rows to the threads of the units whose loops tell or read values of a row."""
+    if not any(stage.by_row or stage.tells for stage in planned):
+        return list(planned)
+    users = [stage for stage in planned if not stage.by_row and (stage.tells or stage.of_row)]
+    widths = {expand(stage.units): stage.units for stage in users}
+    if len(widths) != 1:
+        raise _NotPlannedError("values of a row are read over units of several widths")
+    units = next(iter(widths.values()))
+    return [replace(stage, units=units) if stage.by_row else stage for stage in planned]
+
+
+def _with_sums_received(planned: Sequence[PersistentStage]) -> list[PersistentStage]:
+    """Let the first stage that reads a sum over units wait for those that are told with it."""
+    received: list[PersistentStage] = []
+    waiting: list[RowSums] = []
+    for stage in planned:
+        read = set(stage.of_row.values())
+        there = tuple(sums for sums in waiting if read & set(sums.sums))
+        waiting = [sums for sums in waiting if sums not in there]
+        received.append(replace(stage, receives=there))
+        waiting += stage.tells
+    if waiting:
+        raise _NotPlannedError(f"{waiting[0]}, a sum over units, is read by no loop of its step")
+    return received
 
 
 def _is_scratch(product: DeviceProduct) -> bool:

@@ -74,7 +74,7 @@ def workspace_has_arrays(plan: DeviceTimePlan) -> Iterator[str]:
         if not access.rows.of_caller and access.rows.array not in counts:
             yield f"{access.value} lies in {access.rows.array}, which is no array of the workspace"
     own = plan.persistent.persistent
-    channels = {channel.memory for channel in own.channels} if own else set[str]()
+    channels = set(own.exchanged) if own else set[str]()
     together = {a.name for a in plan.memory if a.extent.need is NeededWhen.TOGETHER}
     yield from (f"{name} is of no channel" for name in sorted(together - channels))
     yield from (f"the channel {name} has no memory" for name in sorted(channels - together))

@@ -85,11 +85,14 @@ class _StepsPlanner:
 
     def _group(self, stage: GroupPlan) -> None:
         """The products of a group: those for all steps at once, those of a step."""
-        group, stem, begun = stage.group, stage.name, set(stage.begun)
-        inputs = [term for term in group.terms if self.places.is_input(term.operand)]
-        over_time = bool(inputs)
-        others = [t for t in group.terms if t not in inputs]
-        group = ordered_slots(replace(group, terms=(*inputs, *others)), len(inputs))
+        group, stem = stage.group, stage.name
+        views = {group.slots[slot].view for slot in stage.begun}
+        early = [term for term in group.terms if self.places.is_input(term.operand)]
+        over_time = bool(early)
+        late = [term for term in group.terms if term not in early]
+        group = ordered_slots(replace(group, terms=(*early, *late)), len(early))
+        inputs, others = group.terms[: len(early)], group.terms[len(early) :]
+        begun = {number for number, slot in enumerate(group.slots) if slot.view in views}
         reached = {weight.slot for term in others for weight in term.weights} | begun
         fed = [slot.view.buffer for n, slot in enumerate(group.slots) if n not in reached]
         self.places.form_ahead(fed if over_time else ())

@@ -262,8 +262,13 @@ def _same_thread(stage: StepStage, following: StepStage | None) -> bool:
     return bool(stage.group) and stage.group == following.group
 
 
-def refusal(stages: Sequence[StepStage]) -> str:  # noqa: PLR0911 - one case a return
-    """Say why a part cannot run in one launch, or nothing."""
+def refusal(  # noqa: PLR0911 - one case a return
+    stages: Sequence[StepStage], *, together: bool = False
+) -> str:
+    """Say why a part cannot run in one launch, or nothing.
+
+    ``together``: blocks are there together, and tell each other sums over units.
+    """
     products = [stage for stage in stages if isinstance(stage, DeviceProduct)]
     by_head = {product.heads for product in products}
     widths = {expand(product.width) for product in products}
@@ -279,7 +284,7 @@ def refusal(stages: Sequence[StepStage]) -> str:  # noqa: PLR0911 - one case a r
         if stage.loop.is_nest:
             return "values that differ along some of several inner axes in every step"
         stores = {line.store for line in stage.loop.lines}
-        if stores - {Store.LOCAL, Store.WRITE}:
+        if stores - {Store.LOCAL, Store.WRITE, *([Store.ADD_UNITS] if together else [])}:
             return "a sum over units in every step needs whole rows"
         if len(stage.loop.space) != 2 or stage.loop.space[0] != B:
             return "work without batch rows in every step"

@@ -33,15 +33,17 @@ from cellgen.schedule.device.accesses import (
     accesses_in_tier,
     at_least,
     meet,
+    of_view,
     rows_of,
 )
-from cellgen.schedule.device.persistent import Channel, Persistent
+from cellgen.schedule.device.persistent import Channel, Persistent, PersistentStage
 from cellgen.schedule.device.places import ZERO, Moment, RowsOfArray, row_width
 from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
+from cellgen.schedule.device.row_values import MOST_TOLD, RowSums, RowValue
 from cellgen.schedule.device.rules import AFTER_FOLLOWING, BEFORE_FOLLOWING, Rule
-from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct
+from cellgen.schedule.device.stages import DeviceProduct
 from cellgen.schedule.device.tiers import Tier, TierKind, TierLoop
-from cellgen.schedule.schedule import Buffer, BufferKind, View, fault_of_plan
+from cellgen.schedule.schedule import Buffer, BufferKind, Store, View, fault_of_plan
 
 STEPS = 3
 """Of the sequence that is followed: a first, a middle and a last one."""
@@ -75,6 +77,7 @@ def verify_for_device(plan: DeviceTimePlan) -> None:
         _verify_barriers(plan, plan.tier.tier, memory)
     if plan.persistent.persistent is not None:
         _verify_channels(plan, plan.persistent.persistent)
+        _verify_values_of_rows(plan, plan.persistent.persistent)
         _verify_own(plan, plan.persistent.persistent, memory)
         _verify_left_behind(plan, plan.persistent.persistent)
     _verify_rules(plan, AFTER_FOLLOWING)
@@ -313,7 +316,7 @@ def _verify_channels(plan: DeviceTimePlan, own: Persistent) -> None:
                         "which no stage before it publishes",
                     )
             received = [channel.value for channel in held.channels]
-            needed = list(_operands(plan, held.product))
+            needed = list(_operands(plan, own, held.product))
             if held.channels and received != needed:
                 names = [", ".join(str(value) for value in values) for values in (received, needed)]
                 raise _fault(plan, f"{_name(held.product)} receives {names[0]}, not {names[1]}")
@@ -349,17 +352,41 @@ def _verify_turns(plan: DeviceTimePlan, own: Persistent) -> None:
         ahead |= {channel.value for channel in stage.publishes if channel.initial is not None}
 
 
-def _operands(plan: DeviceTimePlan, product: DeviceProduct) -> Iterator[Value]:
+def _verify_values_of_rows(plan: DeviceTimePlan, own: Persistent) -> None:
+    """Check that sums over units are received once, behind their parts and before readers."""
+    waiting: list[RowSums] = []
+    there: list[RowValue] = []
+    for stage in own.stages:
+        for sums in stage.receives:
+            if waiting.count(sums) != 1:
+                raise _fault(plan, f"{sums} is received before its parts are told, or once more")
+            waiting.remove(sums)
+            there += sums.sums
+        for name in (str(n) for n, one in stage.of_row.items() if one not in there):
+            raise _fault(plan, f"{name}, a value of a row, is read before threads have it")
+        lines = stage.loop.loop.lines if stage.loop is not None else ()
+        added = [x.statement.target for x in lines if x.store is Store.ADD_UNITS]
+        parts = [one.value for sums in stage.tells for one in sums.sums]
+        if parts != added:
+            raise _fault(plan, f"the parts of {parts} are told where {added} are formed")
+        if any(len(sums.sums) > MOST_TOLD for sums in stage.tells):
+            raise _fault(plan, f"more than {MOST_TOLD} sums over units are told at once")
+        waiting += stage.tells
+        there += stage.by_row
+    if waiting:
+        raise _fault(plan, f"{waiting[0]}, whose parts are told, is received by no stage")
+
+
+def _operands(plan: DeviceTimePlan, own: Persistent, product: DeviceProduct) -> Iterator[Value]:
     """The values that lie in a product's operands, side by side."""
     after = {link.previous: link.next for link in plan.options.programs.links}
     formed: dict[tuple[Buffer, Expr], tuple[View, Value]] = {}
-    for stage in plan.steps:
-        own: list[tuple[View, Value]] = []
-        if isinstance(stage, DeviceProduct):
-            own = [(view, view.buffer.value) for view in stage.targets]
-        elif isinstance(stage, DeviceLoop):
-            own = [(x.view, x.statement.target) for x in stage.loop.lines if x.view]
-        formed |= {(view.buffer, expand(view.start[-1])): (view, value) for view, value in own}
+    for stage in own.stages:
+        views = [view for held in stage.products for view in held.product.targets]
+        there = [(view, view.buffer.value) for view in views]
+        lines = stage.loop.loop.lines if stage.loop is not None else ()
+        there += [(x.view, x.statement.target) for x in lines if x.view]
+        formed |= {(view.buffer, expand(view.start[-1])): (view, value) for view, value in there}
     for view in (term.operand for term, _ in product.terms):
         if view.buffer.value in after:
             yield after[view.buffer.value]
@@ -378,7 +405,9 @@ def _verify_own(plan: DeviceTimePlan, own: Persistent, memory: _PlanMemory) -> N
         for stage in own.stages:
             works: list[DeviceProduct | TierLoop] = [held.product for held in stage.products]
             works = works if stage.loop is None else [stage.loop]
-            for access in (access for work in works for access in accesses_in_tier(work)):
+            for access in (*_of_rows(stage), *(a for w in works for a in accesses_in_tier(w))):
+                if stage.by_row and not access.writes:  # by all threads of a row
+                    access = replace(access, by_unit=False)
                 if isinstance(works[0], DeviceProduct) and access.product is None:
                     continue  # operands come through channels, weights are held
                 if access.later and access.rows.at is Moment.BEFORE and step == 0:
@@ -393,12 +422,20 @@ def _verify_own(plan: DeviceTimePlan, own: Persistent, memory: _PlanMemory) -> N
                     since.append((cell, access))
 
 
+def _of_rows(stage: PersistentStage) -> Iterator[MemoryAccess]:
+    """What one thread of a row stores of the sums that a stage receives."""
+    for one in (one for sums in stage.receives for one in sums.sums):
+        yield from of_view(one.view, one.place, writes=True, by_unit=True)
+
+
 def _verify_left_behind(plan: DeviceTimePlan, own: Persistent) -> None:
     """Check that what is read after all steps is no sum that staying blocks keep to themselves."""
-    kept = [held.product for stage in own.stages if stage.loop for held in stage.products]
+    held = [held.product for stage in own.stages if stage.loop for held in stage.products]
+    kept = [(product.sums, product.terms) for product in held]
     memory = _PlanMemory(plan)
     for work in (*plan.prologue, *plan.packed, *plan.ahead, *plan.steps):
-        sums = work.sums.place.source if isinstance(work, DeviceProduct) and work in kept else None
+        is_kept = isinstance(work, DeviceProduct) and (work.sums, work.terms) in kept
+        sums = work.sums.place.source if isinstance(work, DeviceProduct) and is_kept else None
         for step, access in product(_steps(plan), accesses(work)):
             if access.writes and access.rows != sums:
                 memory.write(access, step)

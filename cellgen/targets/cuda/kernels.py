@@ -139,15 +139,22 @@ def spell_loop(stage: DeviceLoop, words: DeviceDialect, validity: str) -> Spelle
 
 
 def elements_of(
-    item: TierLoop, words: DeviceDialect, sums: Mapping[Value, str] = NO_SUMS, *, onto: bool = False
+    item: TierLoop,
+    words: DeviceDialect,
+    sums: Mapping[Value, str] = NO_SUMS,
+    of_row: Mapping[Value, str] = NO_SUMS,
+    *,
+    onto: bool = False,
 ) -> ElementLines:
-    """Spell a loop without sums, inside a kernel over all steps.
+    """Spell a loop inside a kernel over all steps; of a sum over units, the term.
 
-    ``sums`` are C texts of values that products have formed for it; ``onto``: memory has a part.
+    ``sums`` are C texts of values that products have formed for it, ``of_row`` of those that all
+    threads of a row have; ``onto``: memory has a part of the former.
     """
     part = LoopKernel(LaunchedOver.ELEMENTS, item.loop.lines)
     writer = KernelWriter(item.stage, part, words, "", item)
     writer.take_sums(sums, onto=onto)
+    writer.take_sums(of_row, onto=False)
     kernel = writer.context()
     declared = [(p, f"const {p.declared} = {p.argument};") for p in writer.taken if not p.is_length]
     at = {p.rows: line for p, line in declared if p.rows}

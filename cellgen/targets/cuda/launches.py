@@ -47,6 +47,9 @@ def staying(
         f"    cg_empty_channel(&run, nT + 1, nB, {heads}, {c.units}, {c.memory});"
         for c in persistent.channels
     ]
+    emptied += [
+        f"    cg_empty_sums(&run, nT, nB, {sums.units}, {sums.memory});" for sums in persistent.sums
+    ]
     launched = [
         f"        CELLGEN_BY_PRODUCTS({macro}, &run, {name}, {way}, together, {persistent.call});"
         for macro, way in ((words.launch_in_cluster, "true"), (words.launch_together, "false"))
@@ -68,7 +71,7 @@ def staying(
         "    if (!cellgen_asks_to_stay(args->tier)) stays = !cellgen_was_refused(&run);",
         "}",
         "#else",
-        f"(void){', (void)'.join(c.memory for c in persistent.channels)};",
+        f"(void){', (void)'.join(persistent.exchanged)};",
         "#endif",
         "if (!stays) {",
         f"    {refused}",

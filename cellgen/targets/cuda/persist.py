@@ -21,12 +21,13 @@ from cellgen.schedule.device.persistent import (
 )
 from cellgen.schedule.device.places import ZERO, Element, Moment, row_width
 from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
+from cellgen.schedule.device.row_values import RowSums, RowValue
 from cellgen.schedule.schedule import Buffer
 from cellgen.targets.c_expressions import c_axis, c_factor, c_start
 from cellgen.targets.cuda.dialect import DeviceDialect
 from cellgen.targets.cuda.kernels import AheadLoad, ElementLines, elements_of
 from cellgen.targets.cuda.options import OptionLines
-from cellgen.targets.cuda.places import factor, matrix, pointer_of, rows_at
+from cellgen.targets.cuda.places import factor, matrix, moved, pointer_of, rows_at, stride
 from cellgen.targets.cuda.products import panel
 from cellgen.targets.cuda.step import ArrayContext
 from cellgen.targets.cuda.tiers import PassedLines, steps_of
@@ -41,6 +42,26 @@ class ChannelLines:
     units: str
     tile: int
     initial: str
+
+
+@dataclass(frozen=True)
+class ToldLines:
+    """Sums over units that blocks tell each other, as C texts."""
+
+    name: str
+    memory: str
+    units: str
+
+
+@dataclass(frozen=True)
+class ReceivedLines:
+    """Sums over units that a stage receives: into which variables, and where one thread stores.
+
+    ``stores`` are (variable, how the sum is read, routine, rows).
+    """
+
+    name: str
+    stores: list[tuple[str, str, str, str]]
 
 
 @dataclass(frozen=True)
@@ -66,6 +87,8 @@ class SharedStageLines:
     name of the value) of what a later stage publishes, ``late`` (channel, variable, tile) of that.
     ``ahead`` is read a step before it is needed, while blocks wait for each other: nothing in the
     kernel writes it. ``places`` and ``loads`` are those of the loop that are read in the step.
+    ``gathered`` are sums over units that it waits for, ``tells`` (name, C names of the terms) of
+    those that it tells. ``of_row`` are (variable, C text) where all threads of a row run the loop.
     """
 
     number: int
@@ -82,6 +105,9 @@ class SharedStageLines:
     published: list[tuple[str, str, bool]]
     kept: list[tuple[str, str]]
     late: list[tuple[str, str, int]]
+    gathered: list[ReceivedLines]
+    tells: list[tuple[str, list[str]]]
+    of_row: list[tuple[str, str]]
 
     @property
     def places(self) -> list[str]:
@@ -135,6 +161,8 @@ class PersistentContext:
     strides: list[tuple[str, str]]
     tiles: list[str]
     channels: list[ChannelLines]
+    sums: list[ToldLines]
+    row_values: list[str]
     stages: list[SharedStageLines]
     passed: list[tuple[PassedLines, int]]
     masked: list[MaskedLines]
@@ -155,6 +183,12 @@ class PersistentContext:
     def sizes(self) -> dict[str, str]:
         """What the model asks of the layer."""
         return sizes_of(self)
+
+    @property
+    def exchanged(self) -> list[str]:
+        """Arrays of the workspace in which blocks tell each other."""
+        sums = [each.memory for each in self.sums]
+        return [channel.memory for channel in self.channels] + sums
 
     @property
     def steps(self) -> str:
@@ -207,6 +241,8 @@ def spell_persistent(
         strides=[(name, strides[name]) for name in plan.strides_of_persistent],
         tiles=[c_axis(units) for units in own.widths],
         channels=[speller.channel(channel) for channel in own.channels],
+        sums=[speller.row_sums(each) for each in own.sums],
+        row_values=list(speller.row_values.values()),
         stages=[speller.stage(number, stage) for number, stage in enumerate(own.stages, start=1)],
         passed=[
             (
@@ -237,7 +273,13 @@ class _PersistentSpeller:
     def __init__(self, own: Persistent, words: DeviceDialect, options: OptionLines) -> None:
         self.own, self.words, self.options = own, words, options
         self.names = {c: f"channel_{n}" for n, c in enumerate(own.channels, start=1)}
+        self.sums = {each: f"sums_{n}" for n, each in enumerate(own.sums, start=1)}
+        self.row_values = {one: f"of_row_{n}" for n, one in enumerate(own.row_values, start=1)}
         self.there: set[Channel] = set()
+
+    def row_sums(self, sums: RowSums) -> ToldLines:
+        """Spell sums over units that blocks tell each other."""
+        return ToldLines(self.sums[sums], sums.memory, c_axis(sums.units))
 
     def tile(self, units: Expr) -> int:
         """The number of the tile of a width."""
@@ -308,7 +350,7 @@ class _PersistentSpeller:
             received=received,
             held=held,
             loop=loop,
-            ahead=[r for r in loop.reads if not self._is_written(r.buffer)] if loop else [],
+            ahead=self._ahead(stage, loop),
             sums=matrix(product.sums) if product else ("", ""),
             onto=product.onto if product else False,
             width=c_axis(product.width) if product else "",
@@ -327,14 +369,39 @@ class _PersistentSpeller:
                 for c in stage.publishes
                 if c.value not in stage.formed
             ],
+            gathered=[self._received(sums) for sums in stage.receives],
+            tells=[
+                (self.sums[sums], [str(one.value.name) for one in sums.sums])
+                for sums in stage.tells
+            ],
+            of_row=[
+                (self.row_values[one], _as_stored(one, str(one.value.name))) for one in stage.by_row
+            ],
         )
+
+    def _ahead(self, stage: PersistentStage, loop: ElementLines | None) -> list[AheadLoad]:
+        """What is read a step before it is needed: of each unit, and written by no step."""
+        if loop is None or stage.by_row:
+            return []
+        return [read for read in loop.reads if not self._is_written(read.buffer)]
+
+    def _received(self, sums: RowSums) -> ReceivedLines:
+        """Spell the sums that a stage waits for."""
+        stores = []
+        for number, one in enumerate(sums.sums):
+            rows = f"cg_rows({moved(one.view, one.place)}, {stride(one.place)})"
+            routine = "cg_store_if" if one.place.optional else "cg_store"
+            total = _as_stored(one, f"totals[{number}]")
+            stores.append((self.row_values[one], total, routine, rows))
+        return ReceivedLines(self.sums[sums], stores)
 
     def _loop(self, stage: PersistentStage) -> ElementLines | None:
         if stage.loop is None:
             return None
         onto = bool(stage.products) and stage.products[0].product.onto
         sums = {value: f"sum[{slot}]" for value, slot in stage.sums.items()}
-        return elements_of(stage.loop, self.words, sums, onto=onto)
+        of_row = {value: self.row_values[one] for value, one in stage.of_row.items()}
+        return elements_of(stage.loop, self.words, sums, of_row, onto=onto)
 
     def _is_written(self, buffer: Buffer) -> bool:
         """Whether a step writes what a step reads."""
@@ -363,6 +430,11 @@ class _PersistentSpeller:
                 c_axis(product.inner),
             )
             start = start + channel.units
+
+
+def _as_stored(one: RowValue, text: str) -> str:
+    """What threads go on with of a value of a row: what memory would hold of it."""
+    return f"cg_as_stored<store>({text})" if one.place.element is Element.STORE else text
 
 
 def _name_in(stage: PersistentStage, channel: Channel) -> str:
@@ -397,10 +469,11 @@ def staying_explained(plans: Iterable[DeviceTimePlan]) -> list[str]:
             lines.append(f"{plan.function}: no blocks stay on the device together, because {why}")
             continue
         levels = f"{own.levels} level{'s' if own.levels > 1 else ''}"
-        values = ", ".join(str(channel.value) for channel in own.channels)
+        summed = " and of sums over units" if own.sums else ""
+        values = ", ".join([*(str(channel.value) for channel in own.channels), *map(str, own.sums)])
         lines.append(
-            f"{plan.function}: blocks stay on the device together, {levels} of products in a "
-            f"step, of all types but float64, where their weights fit and the model says it is "
+            f"{plan.function}: blocks stay on the device together, {levels} of products{summed} in "
+            f"a step, of all types but float64, where their weights fit and the model says it is "
             f"faster (compute capability 9.0), or a call asks for it; they tell each other {values}"
         )
     return lines
