@@ -47,7 +47,7 @@ from cellgen import (
     transpose,
     where,
 )
-from cellgen.cells import GRU, LSTM, SHIPPED, AntisymmetricRNN, GRUBlockCell
+from cellgen.cells import GRU, LIF, LSTM, SHIPPED, AntisymmetricRNN, GRUBlockCell
 from cellgen.language.value import Value
 from cellgen.program.interpret import interpret, shape_sizes
 from cellgen.program.ssa import Program
@@ -339,10 +339,10 @@ def _quick_flags(name: str) -> tuple[str, ...]:
 def optimised() -> frozenset[str]:
     """Names of cells that are compiled as users compile them, each time.
 
-    LSTM and GRU, and those that have, between them, all names of the runtime, all operators and
+    LSTM, GRU and a cell of spikes, and those that have, between them, all names of the runtime and
     all kinds of stages that any cell that ships has.
     """
-    return frozenset(cell.definition.name for cell in (LSTM, GRU, *covering(of_code)))
+    return frozenset(cell.definition.name for cell in (LSTM, GRU, LIF, *covering(of_code)))
 
 
 @pytest.fixture

@@ -117,10 +117,13 @@ def of_source(cell: type[Cell]) -> Traits:
 
 
 def of_code(cell: type[Cell]) -> Traits:
-    """What an optimiser sees: names, operators, kinds of stages, axes of values by role."""
+    """What an optimiser sees: names of the runtime, kinds of stages, axes of values by role.
+
+    An operator without such a name is arithmetic or a comparison, which every cell has.
+    """
     axes = frozenset(("axes", value.role, len(value.shape)) for value in cell.definition.declared)
     stages = frozenset(trait for trait in of_plan(cell) if trait[1] == "cg_stage")
-    return of_source(cell) | operators_of(cell) | stages | axes
+    return of_source(cell) | stages | axes
 
 
 def of_all(cell: type[Cell]) -> Traits:

@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -203,8 +204,13 @@ def drawn(seed: int, shares: Mapping[str, int] = SHARES) -> Iterator[Mutant]:
                 yield mutant
 
 
-def _places(kind: str) -> Iterator[Mutant]:
+@cache
+def _places(kind: str) -> tuple[Mutant, ...]:
     """One place for each rule and line that it fits, comments and texts apart."""
+    return tuple(_found(kind))
+
+
+def _found(kind: str) -> Iterator[Mutant]:
     language, patterns, left_out = PLACES[kind]
     files = sorted({p for pattern in patterns for p in ROOT.glob(pattern)})
     for path in files:

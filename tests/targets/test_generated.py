@@ -23,7 +23,7 @@ from cellgen.runtime.build.compiler import compiler, instruction_set
 from cellgen.runtime.build.sources import DRIVER_SOURCES, SourceFiles
 from cellgen.runtime.paths import generated_folder, include_folder
 from tests.conftest import CELLS, SIZES, VARIANTS, draw, every_cell, relative
-from tests.cover import cover, of_equations
+from tests.cover import cover, in_turn, of_equations
 
 ROOT = Path(__file__).parents[2]
 STRICT = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror", "-pedantic"]
@@ -148,11 +148,9 @@ def test_writing_again_changes_nothing(tmp_path: Path) -> None:
     assert api.write(GRUBlockCell, tmp_path) == []
 
 
-@pytest.mark.parametrize("compiler", compilers())
 @pytest.mark.parametrize(
-    "cell",
-    CELLS,
-    ids=lambda cell: cell.definition.name,
+    ("cell", "compiler"),
+    in_turn({cell.definition.name: cell for cell in CELLS}, compilers()),
 )
 def test_sources_compile_without_a_warning(cell: type[Cell], compiler: str, written: Path) -> None:
     name = cell.definition.name

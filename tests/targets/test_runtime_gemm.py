@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 
 INCLUDE = Path(__file__).parents[2] / "generated" / "include"
 COMPILER = os.environ.get("CC", "cc")
@@ -217,14 +218,16 @@ def _c(x: object) -> object:
     return ctypes.c_int64(x) if isinstance(x, int) and not isinstance(x, bool) else x
 
 
-def _instruction_sets() -> list[str]:
+def _instruction_sets() -> list[str | ParameterSet]:
+    """Each time this machine's and the oldest; AVX2 is in wheels, whose bits are compared."""
     if not X86:
         return ["default"]
     try:
         flags = Path("/proc/cpuinfo").read_text().split()
     except OSError:
         flags = []
-    return ["native", "x86-64"] + (["haswell"] if {"avx2", "fma", "bmi2"} <= set(flags) else [])
+    has_avx2 = {"avx2", "fma", "bmi2"} <= set(flags)
+    return ["native", "x86-64", *[pytest.param("haswell", marks=pytest.mark.slow)] * has_avx2]
 
 
 @pytest.fixture(scope="module", params=_instruction_sets())
