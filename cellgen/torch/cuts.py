@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-IN_REGISTERS = 128
-"""Registers of a lane that may hold the steps of a segment, beside those that it computes in."""
+IN_REGISTERS, WITH_FORMED = 128, 192
+"""Registers of a lane that may hold the steps of a segment as they were loaded, and with what is
+formed of them without states, of the 255 that there are. Kernels above that spill up to a KiB, and
+take an assembler some ten seconds (lab note 19)."""
 LEAST_STEPS = 64
 """Steps of a segment at least."""
 FLAT_ROWS = 32
@@ -112,12 +114,18 @@ def configurations(plan: Mapping[str, Any]) -> Iterator[Mapping[str, int]]:
 def may_be_read_once(launch: Mapping[str, Any], settings: Mapping[str, int], width: int) -> bool:
     """Whether the steps of a segment fit the registers of a program, of numbers of some bytes.
 
-    >>> launch = {"once": "rows_1_once", "streams": 2}
+    >>> launch = {"once": "rows_1_once", "streams": 4, "once_formed": 1}
+    >>> [may_be_read_once(launch, {"units": 2, "ahead": 16}, width) for width in (2, 4)]
+    [True, True]
     >>> [may_be_read_once(launch, {"units": 2, "ahead": 32}, width) for width in (2, 4)]
     [True, False]
+    >>> may_be_read_once({**launch, "once_formed": 5}, {"units": 2, "ahead": 16}, 2)
+    False
     """
-    registers = max(1, launch["streams"]) * settings["ahead"] * -(-settings["units"] * width // 4)
-    return bool(launch["once"]) and registers <= IN_REGISTERS
+    units, steps = settings["units"], settings["ahead"]
+    loaded = max(1, launch["streams"]) * steps * -(-units * width // 4)
+    formed = launch["once_formed"] * steps * -(-units * max(width, 4) // 4)
+    return bool(launch["once"]) and loaded <= IN_REGISTERS and loaded + formed <= WITH_FORMED
 
 
 def size_of(text: str, sizes: Mapping[str, int]) -> int:

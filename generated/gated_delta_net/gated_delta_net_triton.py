@@ -1658,7 +1658,8 @@ PLAN = {
       'units': 'N',
       'dims': {'N': 'N'},
       'flags': (), 'streams': 2, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'once_formed': 0,
+      'op': 'launch',
     },
     {
       'kernel': 'rows_1_2',
@@ -1666,7 +1667,8 @@ PLAN = {
       'units': 'N * D',
       'dims': {'D': 'D', 'N': 'N'},
       'flags': (), 'streams': 1, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'once_formed': 0,
+      'op': 'launch',
     },
     {
       'kernel': 'rows_1_3',
@@ -1678,7 +1680,8 @@ PLAN = {
       'units': 'N * K',
       'dims': {'K': 'K', 'N': 'N'},
       'flags': (), 'streams': 2, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'once_formed': 0,
+      'op': 'launch',
     },
     {
       'into': 'sum_x_w_q_sigmoid_x_w_q', 'of': 'x_w_q_sigmoid_x_w_q', 'axes': ('N', 'K'),
@@ -1699,7 +1702,8 @@ PLAN = {
       'units': 'N * K',
       'dims': {'K': 'K', 'N': 'N'},
       'flags': (), 'streams': 4, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'once_formed': 0,
+      'op': 'launch',
     },
     {'layer': 0, 'is_back': False, 'adds': (), 'op': 'memory'},
     {
@@ -1708,7 +1712,8 @@ PLAN = {
       'units': 'N * D',
       'dims': {'D': 'D', 'N': 'N'},
       'flags': (), 'streams': 1, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'once_formed': 0,
+      'op': 'launch',
     },
   ),
   'backward': (
@@ -1718,7 +1723,8 @@ PLAN = {
       'units': 'N * D',
       'dims': {'D': 'D', 'N': 'N'},
       'flags': (), 'streams': 1, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'once_formed': 0,
+      'op': 'launch',
     },
     {'layer': 0, 'is_back': True, 'adds': (), 'op': 'memory'},
     {
@@ -1736,7 +1742,8 @@ PLAN = {
       'units': 'N * K',
       'dims': {'K': 'K', 'N': 'N'},
       'flags': (), 'streams': 7, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'once_formed': 0,
+      'op': 'launch',
     },
     {
       'into': 'd_sum_x_w_q_sigmoid_x_w_q', 'of': 'rows_2.d_sum_x_w_q_sigmoid_x_w_q.wide',
@@ -1765,7 +1772,8 @@ PLAN = {
       'units': 'N * K',
       'dims': {'K': 'K', 'N': 'N'},
       'flags': (), 'streams': 6, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'once_formed': 0,
+      'op': 'launch',
     },
     {
       'kernel': 'rows_1_2_back',
@@ -1776,7 +1784,8 @@ PLAN = {
       'units': 'N * D',
       'dims': {'D': 'D', 'N': 'N'},
       'flags': (), 'streams': 2, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'once_formed': 0,
+      'op': 'launch',
     },
     {
       'kernel': 'rows_1_1_back',
@@ -1790,7 +1799,8 @@ PLAN = {
       'units': 'N',
       'dims': {'N': 'N'},
       'flags': (), 'streams': 5, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'once_formed': 0,
+      'op': 'launch',
     },
     {
       'into': 'd_a_log', 'of': 'rows_1_1.d_a_log.shares', 'axes': ('N',), 'keeps': (True,),

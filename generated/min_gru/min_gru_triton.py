@@ -722,7 +722,7 @@ PLAN = {
         'step_before_ptr': 'step.before',
       },
       'once_dims': {'H': 'H'},
-      'once_flags': (), 'op': 'launch',
+      'once_flags': (), 'once_formed': 2, 'op': 'launch',
     },
   ),
   'backward': (
@@ -755,7 +755,7 @@ PLAN = {
         'step_before_ptr': 'step.before',
       },
       'once_dims': {'H': 'H'},
-      'once_flags': (), 'op': 'launch',
+      'once_flags': (), 'once_formed': 2, 'op': 'launch',
     },
     {
       'into': 'd_b_z', 'of': 'rows_1.d_b_z.shares', 'axes': ('H',), 'keeps': (True,),

@@ -1482,7 +1482,7 @@ PLAN = {
       'dims': {'N': 'N'},
       'flags': (), 'streams': 2, 'is_flat': False, 'whole': '', 'whole_arrays': {},
       'whole_dims': {}, 'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (),
-      'op': 'launch',
+      'once_formed': 0, 'op': 'launch',
     },
     {
       'kernel': 'rows_1_2',
@@ -1493,7 +1493,8 @@ PLAN = {
       'units': 'N * K',
       'dims': {'K': 'K', 'N': 'N'},
       'flags': (), 'streams': 2, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'once_formed': 0,
+      'op': 'launch',
     },
     {
       'kernel': 'rows_1_3',
@@ -1504,7 +1505,8 @@ PLAN = {
       'units': 'N * D',
       'dims': {'D': 'D', 'N': 'N'},
       'flags': (), 'streams': 1, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'once_formed': 0,
+      'op': 'launch',
     },
     {'layer': 0, 'is_back': False, 'adds': (), 'op': 'memory'},
     {
@@ -1516,7 +1518,8 @@ PLAN = {
       'units': 'N * D',
       'dims': {'D': 'D', 'N': 'N'},
       'flags': (), 'streams': 4, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'once_formed': 0,
+      'op': 'launch',
     },
   ),
   'backward': (
@@ -1531,7 +1534,8 @@ PLAN = {
       'units': 'N * D',
       'dims': {'D': 'D', 'N': 'N'},
       'flags': (), 'streams': 5, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'once_formed': 0,
+      'op': 'launch',
     },
     {
       'into': 'd_b_o', 'of': 'rows_2.d_b_o.shares', 'axes': ('N', 'D'), 'keeps': (True, True),
@@ -1555,7 +1559,8 @@ PLAN = {
       'units': 'N * D',
       'dims': {'D': 'D', 'N': 'N'},
       'flags': (), 'streams': 1, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'once_formed': 0,
+      'op': 'launch',
     },
     {
       'into': 'd_b_v', 'of': 'rows_1_3.d_b_v.shares', 'axes': ('N', 'D'), 'keeps': (True, True),
@@ -1571,7 +1576,8 @@ PLAN = {
       'units': 'N * K',
       'dims': {'K': 'K', 'N': 'N'},
       'flags': (), 'streams': 2, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
-      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'op': 'launch',
+      'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (), 'once_formed': 0,
+      'op': 'launch',
     },
     {
       'into': 'd_b_q', 'of': 'rows_1_2.d_b_q.shares', 'axes': ('N', 'K'), 'keeps': (True, True),
@@ -1596,7 +1602,7 @@ PLAN = {
       'dims': {'N': 'N'},
       'flags': (), 'streams': 7, 'is_flat': False, 'whole': '', 'whole_arrays': {},
       'whole_dims': {}, 'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (),
-      'op': 'launch',
+      'once_formed': 0, 'op': 'launch',
     },
     {
       'into': 'd_b_i', 'of': 'rows_1_1.d_b_i.shares', 'axes': ('N',), 'keeps': (True,),

@@ -744,7 +744,7 @@ PLAN = {
       'dims': {'H': 'H'},
       'flags': (), 'streams': 1, 'is_flat': False, 'whole': '', 'whole_arrays': {},
       'whole_dims': {}, 'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (),
-      'op': 'launch',
+      'once_formed': 0, 'op': 'launch',
     },
     {'into': 'r', 'left': 'x_r', 'right': 'w_r', 'form': 'nn', 'adds': False, 'op': 'product'},
     {'into': 'k', 'left': 'x_k', 'right': 'w_k', 'form': 'nn', 'adds': False, 'op': 'product'},
@@ -762,7 +762,7 @@ PLAN = {
       'dims': {'H': 'H'},
       'flags': (), 'streams': 3, 'is_flat': False, 'whole': '', 'whole_arrays': {},
       'whole_dims': {}, 'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (),
-      'op': 'launch',
+      'once_formed': 0, 'op': 'launch',
     },
     {
       'into': 'h', 'left': 'wkv_sigmoid_r', 'right': 'w_o', 'form': 'nn', 'adds': False,
@@ -795,7 +795,7 @@ PLAN = {
       'dims': {'H': 'H'},
       'flags': (), 'streams': 10, 'is_flat': False, 'whole': '', 'whole_arrays': {},
       'whole_dims': {}, 'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (),
-      'op': 'launch',
+      'once_formed': 0, 'op': 'launch',
     },
     {
       'into': 'd_decay', 'of': 'rows_1.d_decay.shares', 'axes': ('H',), 'keeps': (True,),
@@ -826,7 +826,7 @@ PLAN = {
       'dims': {'H': 'H'},
       'flags': (), 'streams': 6, 'is_flat': False, 'whole': '', 'whole_arrays': {},
       'whole_dims': {}, 'once': '', 'once_arrays': {}, 'once_dims': {}, 'once_flags': (),
-      'op': 'launch',
+      'once_formed': 0, 'op': 'launch',
     },
     {
       'into': 'd_mu_r', 'of': 'rows_0.d_mu_r.shares', 'axes': ('H',), 'keeps': (True,),

@@ -34,12 +34,12 @@ SPILT = {("rwkv4", 1, 1): 32}
 SPILT_ONCE = {
     ("qrnn", 2, 16): 32,
     ("min_lstm", 2, 16): 16,
-    ("min_gru_log", 1, 32): 24,
-    ("rg_lru", 2, 16): 1104,
     ("rg_lru", 1, 16): 184,
+    ("s5", 2, 16): 32,
     ("s5", 1, 16): 32,
 }
 """The same by units of a lane and steps of a segment that is read once (lab note 19)."""
+READ_ONCE = ("min_gru", *OTHERS, "hawk", "mamba3")
 TRIED = [one for one in CONFIGURATIONS if one["programs"] == CONFIGURATIONS[0]["programs"]]
 ONCE = [one for one in CONFIGURATIONS if one["once"]]
 WIDTHS = {"*bf16": 2, "*fp32": 4}
@@ -121,7 +121,7 @@ def test_nothing_is_spilt_by_a_configuration_that_is_tried(
         pytest.param(
             name, one, gaps, marks=[] if (name, one) == ("min_gru", ONCE[2]) else pytest.mark.slow
         )
-        for name in ("min_gru", *OTHERS)
+        for name in READ_ONCE
         for one in ONCE
         for gaps in (False, True)
     ],
@@ -143,3 +143,24 @@ def test_segments_that_are_read_once_stay_in_registers(
                 assert orders[place - 1] == "bar.sync", kernel.kernel
         assert sum(order.endswith("acquire") for order in orders) >= 1
         assert "ld.global.cg" in made.text
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "both"),
+    [
+        ("min_gru", "*bf16", {(2, 16), (1, 32), (1, 16)}),
+        ("min_gru", "*fp32", {(2, 16), (1, 32), (1, 16)}),
+        ("rg_lru", "*bf16", {(1, 16)}),  # of a step, six numbers in which its state has no part
+        ("rg_lru", "*fp32", {(1, 16)}),
+        ("hawk", "*bf16", set()),
+    ],
+)
+def test_segments_are_read_once_where_what_is_formed_of_them_fits_registers(
+    name: str, dtype: str, both: set[tuple[int, int]]
+) -> None:
+    found = {
+        (one["units"], one["once"])
+        for one in ONCE
+        if len(specialised(name, dtype, settings=one, kinds=(False,))) == 2
+    }
+    assert found == both

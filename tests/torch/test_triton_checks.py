@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from math import prod
 
@@ -20,7 +21,7 @@ from cellgen.program.chunks import form_over_time  # noqa: E402
 from cellgen.program.interpret import shape_sizes  # noqa: E402
 from cellgen.proof.interpreted import BUILDER  # noqa: E402
 from cellgen.proof.machine.launched import check_machine_code  # noqa: E402
-from cellgen.proof.watched import Watch, watched  # noqa: E402
+from cellgen.proof.watched import Watch, WatchedCall, watched  # noqa: E402
 from cellgen.torch.chunks.rows import Gaps  # noqa: E402
 from cellgen.torch.cuts import size_of  # noqa: E402
 from cellgen.torch.passes import PlanRun  # noqa: E402
@@ -204,6 +205,41 @@ def test_machine_code_for_hopper_addresses_what_it_may_and_spills_nothing(defini
     assert len(reports) >= 4
     assert [str(report) for report in reports if report.faults] == []
     assert [str(report) for report in reports if report.uses.stack] == []
+
+
+def once_launches(name: str, gaps: bool) -> list[WatchedCall]:
+    """Launches of kernels that read their segments once."""
+    watch, _ = watched_results(name, ONCE * SEGMENTS - 1, SEGMENTS, 2, gaps, once=ONCE)
+    return [call for call in watch.launches if call.kernel.endswith("_once")]
+
+
+@quick_first
+@pytest.mark.parametrize("gaps", [False, True])
+def test_machine_code_that_reads_segments_once_addresses_what_it_may(
+    definition, gaps: bool
+) -> None:
+    reports = check_machine_code(once_launches(definition.name, gaps))
+    assert len(reports) >= 2
+    assert [str(report) for report in reports if report.faults] == []
+
+
+@pytest.mark.parametrize(
+    ("kernel", "pointer", "kept"),
+    [
+        ("rows_1_once", "starts_ptr", 4),  # where the first segment ends
+        ("rows_1_back_once", "ends_ptr", 2 * 40 * 4 * 2 * (SEGMENTS - 2)),  # the last two are first
+    ],
+)
+def test_machine_code_is_seen_to_look_at_segments_before_it(
+    kernel: str, pointer: str, kept: int
+) -> None:
+    """With less in an array, what the last program finds there of others lies outside."""
+    (call,) = (one for one in once_launches("min_gru", gaps=False) if one.kernel == kernel)
+    sizes = ((name, kind, kept if name == pointer else n) for name, kind, n in call.arguments)
+    (report,) = check_machine_code([replace(call, arguments=tuple(sizes))])
+    last = [fault for fault in report.faults if fault.program[2] == SEGMENTS - 1]
+    assert last
+    assert {fault.kind for fault in last} == {"global"}
 
 
 @pytest.mark.parametrize(

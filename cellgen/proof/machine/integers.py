@@ -53,8 +53,8 @@ def _clear(s: BlockState, i: Instruction, mask: Lanes) -> None:
 
 def _special(s: BlockState, i: Instruction, mask: Lanes) -> None:
     name = i.operands[1].text
-    if name == "SR_TID.X":
-        value = s.thread
+    if name in s.by_lane:
+        value = s.by_lane[name]
     elif name in s.special:
         value = np.full(s.lanes, s.special[name])
     else:
@@ -276,6 +276,39 @@ def _shuffle(s: BlockState, i: Instruction, mask: Lanes) -> None:
     s.set(destination, np.take_along_axis(values, at, 1).reshape(-1), mask)
 
 
+def _ballot(s: BlockState, i: Instruction, mask: Lanes) -> None:
+    """VOTE with a register: which lanes of a warp are there with a predicate that holds."""
+    if not i.has("ANY") or i.operands[0].is_predicate:
+        raise MachineError(f"the instruction {i.text} is not known to this check")
+    holds = (mask & s.bit(i.operands[-1])).reshape(s.warps, WARP)
+    bits = (holds.astype(np.uint64) << np.arange(WARP, dtype=np.uint64)).sum(1, dtype=np.uint64)
+    s.set(i.operands[0], np.repeat(bits, WARP), mask)
+
+
+def _count_bits(s: BlockState, i: Instruction, mask: Lanes) -> None:
+    bits = s.word(i.operands[-1])[:, None] >> np.arange(32, dtype=np.uint32) & np.uint32(1)
+    s.set(i.operands[0], bits.sum(1).astype(np.uint32), mask)
+
+
+def _highest_bit(s: BlockState, i: Instruction, mask: Lanes) -> None:
+    """FLO: where the highest bit that is set stands, all bits where none is."""
+    word = s.word(i.operands[-1])
+    place = np.where(word > 0, np.frexp(word.astype(np.float64))[1] - 1, -1)
+    s.set(i.operands[0], place.astype(np.int64).astype(np.uint64) & LOW, mask)
+
+
+def _reduce(s: BlockState, i: Instruction, mask: Lanes) -> None:
+    """REDUX of numbers: the least, or the largest, of the lanes of a warp that are there."""
+    if not (i.has("MIN") or i.has("MAX")):
+        raise MachineError(f"the instruction {i.text} is not known to this check")
+    number = s.word(i.operands[1]).astype(np.int64)
+    number = number - ((number >> 31) << 32) if i.has("S32") else number
+    far = np.int64(1 << 40)
+    there = np.where(mask, number, far if i.has("MIN") else -far).reshape(s.warps, WARP)
+    taken = there.min(1) if i.has("MIN") else there.max(1)
+    s.set(i.operands[0], np.repeat(taken, WARP).astype(np.uint64) & LOW, mask)
+
+
 def _absolute(s: BlockState, i: Instruction, mask: Lanes) -> None:
     s.set(i.operands[0], np.abs(s.word(i.operands[1]).astype(np.int32)).astype(np.uint32), mask)
 
@@ -340,7 +373,7 @@ GIVE_DATA = (
 )
 ORDER = (
     *("NOP", "BSSY", "BSYNC", "BAR", "LDGDEPBAR", "DEPBAR", "MEMBAR", "FENCE", "WARPSYNC", "CCTL"),
-    *("ERRBAR", "YIELD", "BREAK"),
+    *("ERRBAR", "CGAERRBAR", "YIELD", "BREAK"),
 )
 OPERATIONS: dict[str, Operation] = {
     "MOV": _move,
@@ -375,6 +408,13 @@ OPERATIONS: dict[str, Operation] = {
     "R2P": _register_to_predicates,
     "R2UR": _to_uniform,
     "SHFL": _shuffle,
+    "VOTE": _ballot,
+    "VOTEU": _ballot,
+    "POPC": _count_bits,
+    "UPOPC": _count_bits,
+    "FLO": _highest_bit,
+    "UFLO": _highest_bit,
+    "REDUX": _reduce,
     "IABS": _absolute,
     "I2F": _integer_to_float,
     "I2FP": _integer_to_float,

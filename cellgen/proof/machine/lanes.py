@@ -49,6 +49,8 @@ class BlockState:
         self.constants = dict(constants)
         self.special = {f"SR_CTAID.{axis}": at for axis, at in zip("XYZ", program, strict=True)}
         self.special |= {"SR_TID.Y": 0, "SR_TID.Z": 0, "SR_CgaCtaId": 0}
+        lane = self.thread % WARP
+        self.by_lane = {"SR_TID.X": self.thread, "SR_LANEID": lane, "SR_LTMASK": (1 << lane) - 1}
         unwritten = np.where(self.half, *reversed(UNWRITTEN)).astype(np.uint32)
         self.R = np.tile(unwritten, (256, 1))
         self.UR = np.tile(unwritten[::WARP], (64, 1))

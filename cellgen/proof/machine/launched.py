@@ -7,7 +7,7 @@ interpreter is checked this way too, with the arguments of that launch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Protocol
@@ -17,6 +17,14 @@ from cellgen.proof.machine.compiled import CompiledKernel, SpecialisedKernel, co
 from cellgen.proof.machine.run import MachineFault, MachineLaunch, TensorArgument, check
 
 Constant = int | bool | str | None
+TOLD = "told_ptr"
+"""The parameter by which programs tell each other how far they are, of each segment."""
+FORMED, KNOWN = 1, 2
+"""What a program has told: what its segment does as a whole; and where it ends."""
+BEFORE = "step_before_ptr"
+"""The parameter of kernels over rows and units that says which step is before each one."""
+NONE, ANEW, LEFT_OUT = -1, -2, -3
+"""What stands there of a step that has none before it, or is one of those."""
 
 
 class Called(Protocol):
@@ -87,7 +95,11 @@ def specialised(call: Called) -> SpecialisedKernel:
 
 
 def machine_launch(call: Called, shared: int) -> MachineLaunch:
-    """Say with what the machine code is launched: programs at both ends of each axis."""
+    """Say with what the machine code is launched: programs at both ends of each axis.
+
+    Where programs wait for each other the first has told where its segment ends, the others what
+    theirs do as a whole: the last one looks back at all of them.
+    """
     arguments = tuple(
         TensorArgument(name, value) if kind.startswith("*") else value
         for name, kind, value in call.arguments
@@ -96,7 +108,22 @@ def machine_launch(call: Called, shared: int) -> MachineLaunch:
     width, height, depth = (*call.grid, *[1] * (3 - len(call.grid)))
     grid = (width, height, depth)
     x, y, z = (sorted({0, n - 1}) for n in grid)
-    return MachineLaunch(call.warps, shared, arguments, tuple(product(x, y, z)), grid)
+    sizes, words = {name: size for name, _, size in call.arguments}, dict[str, tuple[int, ...]]()
+    if TOLD in sizes:
+        words[TOLD] = (0, *(KNOWN, *[FORMED] * (depth - 1)) * (width * height))
+    if BEFORE in sizes and dict(call.constants).get("GAPS"):
+        words[BEFORE] = tuple(_before(sizes[BEFORE] // (4 * height), height))
+    programs, counter = tuple(product(x, y, z)), TOLD if TOLD in sizes else ""
+    return MachineLaunch(call.warps, shared, arguments, programs, grid, words, counter)
+
+
+def _before(steps: int, rows: int) -> Iterator[int]:
+    """Of each step and row the one before it: some are left out, at some states begin anew."""
+    last = [NONE] * rows
+    for step, row in product(range(steps), range(rows)):
+        is_out, is_anew = (step + row) % 4 == 2, (step + row) % 7 == 6
+        yield LEFT_OUT if is_out else ANEW if is_anew else last[row]
+        last[row] = last[row] if is_out else step
 
 
 def check_machine_code(calls: Iterable[Called]) -> list[MachineReport]:

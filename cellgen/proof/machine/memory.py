@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cellgen.proof.machine.lanes import STACK, WARP, BlockState, Lanes, MachineError, Words
-from cellgen.proof.machine.sass import Instruction, operand
+from cellgen.proof.machine.sass import Instruction, SassOperand, operand
 
 Addresses = npt.NDArray[np.int64]
 ADDRESS = re.compile(r"^(?:desc\[UR\d+\])?\[(.*)\]$")
@@ -29,10 +29,13 @@ class BlockMemory:
     """What a block may reach, its stack, and the faults so far.
 
     ``tensors``: name, first byte and last of every argument in global memory. ``shared``: bytes.
+    ``words``: what stands in tensors whose numbers decide where a program goes; all others hold
+    data.
     """
 
     shared: int
     tensors: Mapping[str, tuple[int, int]]
+    words: Mapping[str, Words] = field(default_factory=dict)
     faults: dict[tuple[int, str], str] = field(default_factory=dict)
     stack: dict[int, Words] = field(default_factory=dict)
     in_flight: list[tuple[int, frozenset[int]]] = field(default_factory=list)
@@ -150,8 +153,22 @@ def _copy_to_shared(s: BlockState, m: BlockMemory, i: Instruction, mask: Lanes) 
 
 
 def _load_global(s: BlockState, m: BlockMemory, i: Instruction, mask: Lanes) -> None:
-    _global(s, m, i, i.operands[-1].text if len(i.operands) == 2 else i.operands[1].text, mask)
-    s.set_data(i.operands[0], mask, max(1, i.bytes // 4))
+    text = i.operands[-1].text if len(i.operands) == 2 else i.operands[1].text
+    _global(s, m, i, text, mask)
+    _give(s, m, i.operands[0], text, mask, max(1, i.bytes // 4))
+
+
+def _give(
+    s: BlockState, m: BlockMemory, to: SassOperand, text: str, mask: Lanes, count: int
+) -> None:
+    """Write words of global memory to registers, which may be those of the address."""
+    at = _address(s, text)
+    s.set_data(to, mask, count)
+    for name, words in m.words.items():
+        start, _ = m.tensors[name]
+        inside = mask & (at >= start) & (at + 4 * count <= start + 4 * len(words))
+        for part in range(count):
+            s.set(to, words[np.where(inside, (at - start) // 4 + part, 0)], inside, part)
 
 
 def _store_global(s: BlockState, m: BlockMemory, i: Instruction, mask: Lanes) -> None:
@@ -161,7 +178,7 @@ def _store_global(s: BlockState, m: BlockMemory, i: Instruction, mask: Lanes) ->
 def _add_global(s: BlockState, m: BlockMemory, i: Instruction, mask: Lanes) -> None:
     """ATOMG: a predicate, what was there, the address, what is added."""
     _global(s, m, i, i.operands[2].text, mask)
-    s.set_data(i.operands[1], mask)
+    _give(s, m, i.operands[1], i.operands[2].text, mask, 1)
 
 
 def _slots(s: BlockState, text: str) -> Addresses:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from cellgen.proof.machine import integers, memory
-from cellgen.proof.machine.lanes import WARP, BlockState, Lanes, MachineError
+from cellgen.proof.machine.lanes import WARP, BlockState, Lanes, MachineError, Words
 from cellgen.proof.machine.memory import BlockMemory
 from cellgen.proof.machine.sass import Code, Instruction, read
 
@@ -36,7 +36,9 @@ class TensorArgument:
 class MachineLaunch:
     """What a kernel is launched with: warps, shared bytes, arguments, grid, programs that run.
 
-    Arguments are tensors or numbers of 32 bits, in the order of the kernel's parameters.
+    Arguments are tensors or numbers of 32 bits, in the order of the kernel's parameters. ``words``
+    stand in tensors whose numbers decide where a program goes; the first of ``counter`` is how many
+    programs have begun.
     """
 
     warps: int
@@ -44,6 +46,8 @@ class MachineLaunch:
     arguments: tuple[TensorArgument | int, ...]
     programs: tuple[tuple[int, int, int], ...]
     grid: tuple[int, int, int] = (1, 1, 1)
+    words: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    counter: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,10 +100,19 @@ def _arguments(launch: MachineLaunch) -> tuple[dict[int, int], dict[str, tuple[i
     return words | {at + 4 * n: 0 for n in range(4)}, tensors  # no scratch in global memory
 
 
+def _words(launch: MachineLaunch, program: tuple[int, int, int]) -> dict[str, Words]:
+    """What a program finds that begins behind all before it."""
+    words = {n: np.array(of, np.int64).astype(np.uint32) for n, of in launch.words.items()}
+    if launch.counter:
+        x, y, z = program
+        words[launch.counter][0] = x + launch.grid[0] * (y + launch.grid[1] * z)
+    return words
+
+
 def _run(code: Code, launch: MachineLaunch, program: tuple[int, int, int]) -> BlockMemory:
     words, tensors = _arguments(launch)
     state = BlockState(launch.warps * WARP, words, program)
-    reached = BlockMemory(launch.shared, tensors)
+    reached = BlockMemory(launch.shared, tensors, _words(launch, program))
     at, alive = np.zeros(state.lanes, np.int64), np.ones(state.lanes, bool)
     for here, lanes in _order(at, alive):
         if here >= len(code.instructions):

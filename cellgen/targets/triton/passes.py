@@ -61,7 +61,7 @@ class RowLaunch:
 
     ``streams`` counts the arrays that it reads at each step. ``whole`` is the kernel that says
     first what segments of steps do, with its arrays; ``once`` one that does both, and reads each
-    segment once.
+    segment once, ``once_formed`` the numbers that it may form of each step before it has a state.
     """
 
     kernel: str
@@ -78,6 +78,7 @@ class RowLaunch:
     once_arrays: Mapping[str, str] = field(default_factory=dict)
     once_dims: Mapping[str, str] = field(default_factory=dict)
     once_flags: tuple[str, ...] = ()
+    once_formed: int = 0
     op: str = "launch"
 
 
@@ -279,6 +280,7 @@ class Ordering:
             once.arrays if once else {},
             once.dims if once else {},
             once.flags if once else (),
+            once.formed if once else 0,
         )
 
     def _is_read(self, value: Value, by: RowKernel) -> bool:

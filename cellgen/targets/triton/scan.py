@@ -30,6 +30,7 @@ from cellgen.targets.triton.scan_text import (
 )
 from cellgen.targets.triton.segments import (
     Segment,
+    formed_apart,
     segment_of,
     whole,
     whole_back,
@@ -72,7 +73,8 @@ class RowSpelling:
         first = whole_text(self.kernel, self.segment, RowArrays(self.kernel.axes))
         once = self.segment.once(first, [(names.name, names.first) for names in text.states])
         programs = [self.step, self.segment.program]
-        return self._once("triton/scan_once.j2", text, once, arrays, programs)
+        formed = formed_apart(self.step, self.kernel.states)
+        return self._once("triton/scan_once.j2", text, once, arrays, programs, formed)
 
     def _once(
         self,
@@ -81,12 +83,14 @@ class RowSpelling:
         once: Once,
         arrays: RowArrays,
         programs: Sequence[Program],
+        formed: int,
     ) -> RowKernelSource:
         of = f"{self.kernel.name}.{'back_' if text.is_back else ''}"
         arrays.by_pointer |= {"starts_ptr": f"{of}starts", "told_ptr": f"{of}told"}
         before = [*dict.fromkeys([*text.before, *once.first.before])]
         whole = replace(text, name=f"{text.name}_once", before=before, once=once)
-        return spell(template, whole, arrays, programs, _saves(text))
+        spelled = spell(template, whole, arrays, programs, _saves(text))
+        return replace(spelled, formed=formed)
 
     def _forward(self, saved: Set[Value]) -> tuple[RowArrays, RowKernelText]:
         kernel, arrays = self.kernel, RowArrays(self.kernel.axes)
@@ -151,7 +155,9 @@ class RowSpelling:
         first = whole_back_text(self.kernel, whole, self.upstream, reached, own)
         once = self.segment.once_back(first, [(names.carry, names.last) for names in text.states])
         programs = [self.back, whole]
-        return self._once("triton/scan_once_back.j2", text, once, arrays, programs)
+        carries = [self.upstream[following] for following in self.kernel.following]
+        formed = formed_apart(self.back, (*self.kernel.states, *carries))
+        return self._once("triton/scan_once_back.j2", text, once, arrays, programs, formed)
 
     def _backward(self, reached: Set[Value], summed: Set[Value]) -> tuple[RowArrays, RowKernelText]:
         kernel, arrays = self.kernel, RowArrays(self.kernel.axes)

@@ -159,6 +159,8 @@ class RowKernelSource:
     flags: tuple[str, ...]
     streams: int
     expressions: tuple[Expr, ...]
+    formed: int = 0
+    """Of one that reads a segment once: numbers of a step that states have no part in."""
 
 
 class RowArrays:

@@ -11,7 +11,7 @@ the A and b between in the order of the steps: what it finds hangs on no time, t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from cellgen.language.value import Value
@@ -20,7 +20,7 @@ from cellgen.program.derive import adjoint
 from cellgen.program.ssa import Program
 from cellgen.targets.triton.expressions import triton_number
 from cellgen.targets.triton.names import triton_name
-from cellgen.targets.triton.rows import RowKernel
+from cellgen.targets.triton.rows import RowKernel, is_by_row
 from cellgen.targets.triton.scan_text import (
     EndAccess,
     Ends,
@@ -153,6 +153,20 @@ def segment_of(kernel: RowKernel, scan: LinearScan, streams: Program) -> Segment
     back = full.restrict("back", [adjoints[state] for state in kernel.states], ())
     is_back = not set(back.arguments).intersection(kernel.states)
     return Segment(program, scan.factors, scan.terms, is_back)
+
+
+def formed_apart(program: Program, states: Collection[Value]) -> int:
+    """How many values of a row are formed without states and then meet them, or are results.
+
+    A program whose steps all stand in its text may form these of all steps before it has a state.
+    """
+    waiting, met = set(states), set(program.results)
+    for statement in program.statements:
+        if waiting.intersection(statement.operands):
+            waiting.add(statement.target)
+            met.update(statement.operands)
+    apart = (s.target for s in program.statements if s.target not in waiting)
+    return sum(is_by_row(value) for value in met.intersection(apart))
 
 
 def _accesses(names: Sequence[str], pointer: str, many: int) -> list[EndAccess]:

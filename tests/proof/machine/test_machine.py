@@ -249,10 +249,35 @@ A, C = 0x89ABCDEF, 0x12345678
         ("VIADDMNMX.U32 R0, R1, R2, R3, PT", 7),
         ("VIMNMX.U32 R0, R1, R2, PT", C),
         ("HFMA2.MMA R0, -RZ, RZ, 0, 4.76837158203125e-07", 8),
+        ("POPC R0, R2", 13),
+        ("FLO.U32 R0, R2", 28),
+        ("FLO.U32 R0, RZ", M),
     ],
 )  # fmt: skip
 def test_arithmetic(line: str, expected: int) -> None:
     assert result(line, R1=A, R2=C, R3=7, P0=1) == expected & M
+
+
+def test_lanes_of_a_warp_vote_and_find_the_least() -> None:
+    for line, expected in (("VOTEU.ANY UR0, UPT, PT", 0xF0), ("REDUX.MIN.S32 UR0, R1", M - 6)):
+        (i,) = read(f"/*0000*/ {line} ;").instructions
+        s = BlockState(32, {}, (0, 0, 0))
+        s.R[1][:] = -s.thread
+        there = (s.thread >= 4) & (s.thread < 8)
+        OPERATIONS[i.name](s, i, there)
+        assert [*s.UR[0]] == [expected] * 2
+    with pytest.raises(MachineError, match=r"REDUX\.SUM"):
+        kinds("REDUX.SUM UR0, R1")
+
+
+def test_an_atomic_gives_what_stands_in_a_tensor_that_decides_where_a_program_goes() -> None:
+    take = "ATOMG.E.ADD.STRONG.GPU PT, R2, desc[UR4][R2.64], R5"  # over its own address
+    lines = ("LDC.64 R2, c[0x0][0x210]", take, "LDC.64 R6, c[0x0][0x218]")
+    text = program(*lines, "IMAD.WIDE R6, R2, 0x4, R6", "LDG.E R8, desc[UR4][R6.64]")
+    arguments = (TensorArgument("told", 4), TensorArgument("x", 4 * 6))
+    for z, kind in ((2, None), (3, "global")):
+        launch = MachineLaunch(4, 0, arguments, ((1, 0, z),), (2, 1, 4), {"told": (0,)}, "told")
+        assert [fault.kind for fault in check(text, launch)] == ([kind] if kind else [])
 
 
 @pytest.mark.parametrize("b", [0, 1, 5, 6, M])
