@@ -310,3 +310,25 @@ def test_delays_and_scans_have_their_streams() -> None:
     (pair,) = form_over_time(LRU.definition).layers
     assert isinstance(pair, LinearScan)
     assert sorted(pair.factors) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+class OwnLetters(Cell):
+    """Values that are called as what is too long to be spelled, or what a layer names itself."""
+
+    x, b_prev, s_prev = Input(I), State(H), State(D, K)
+    w_b, w_u = Weight(I, H), Weight(I, K)
+    w_g, w_v = Weight(I, K), Weight(I, D)
+
+    b = sigmoid(x @ w_b) * b_prev + x @ w_b
+    u, g, v = tanh(x @ w_u), -exp(x @ w_g), x @ w_v
+    s = expand_dims(exp(g), -2) * (s_prev - outer(s_prev @ u, u)) + outer(v, u)
+    y = s @ u
+
+    outputs = b, s, y
+
+
+def test_a_letter_of_a_layer_is_no_name_of_the_author() -> None:
+    scan, memory = lines_of(form_over_time(OwnLetters.definition))
+    assert "b = b_prev * sigmoid(x_w_b) + b_;" in scan
+    assert "exp(g_) * s_prev" in memory
+    assert "; u_ = s_prev @ u" in memory

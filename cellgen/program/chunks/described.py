@@ -67,6 +67,13 @@ class _Spelled:
 
     def __init__(self, form: FormOverTime) -> None:
         self.form = form
+        self.taken = {str(value) for value in form.step.values}
+
+    def _own(self, letter: str) -> str:
+        """A letter of ours for what is too long to be spelled; no value of the author's has it."""
+        while letter in self.taken:
+            letter += "_"
+        return letter
 
     def equation(self, layer: Layer | Refusal, of: Value | None = None) -> str:
         if isinstance(layer, Refusal):
@@ -75,7 +82,7 @@ class _Spelled:
             return f"{layer.next} reads no state"
         if isinstance(layer, MaxPlusScan):
             rise = self.form.stated.get(layer.rise, layer.rise)
-            moved = self._short(layer.state + rise, f"{layer.state} + a")
+            moved = self._short(layer.state + rise, f"{layer.state} + {self._own('a')}")
             other = self._of(layer.other)
             pair = (moved, other) if layer.moved_first else (other, moved)
             return f"{layer.next} = max({', '.join(pair)})"
@@ -93,19 +100,19 @@ class _Spelled:
                 factor = layer.factors.get((i, j))
                 if factor is not None:
                     product = self.form.stated.get(factor, factor) * state
-                    terms.append(self._short(product, f"a * {state}"))
-            rows.append(f"{new} = {' + '.join([*terms, 'b'])}")
+                    terms.append(self._short(product, f"{self._own('a')} * {state}"))
+            rows.append(f"{new} = {' + '.join([*terms, self._own('b')])}")
         return f"{', '.join(rows)}; the factors read no state"
 
     def _memory(self, layer: Memory) -> str:
         old = str(layer.state)
-        kept = old if layer.decay is Decay.NONE else f"exp(g) * {old}"
+        kept = old if layer.decay is Decay.NONE else f"exp({self._own('g')}) * {old}"
         updates = [self._update(update, layer.erasers) for update in layer.updates]
         parts = [" + ".join([f"{layer.next} = {kept}", *updates])]
         if layer.log_decay is not None:
             parts.append(self._decay(layer, layer.log_decay))
         for n, eraser in enumerate(layer.erasers):
-            parts.append(f"u{_index(n, layer.erasers)} = {old} @ {self._operand(eraser)}")
+            parts.append(f"{self._erased(n, layer.erasers)} = {old} @ {self._operand(eraser)}")
         reads = [
             f"{layer.next if read.after else old} @ {self._operand(read.query)}"
             for read in layer.readouts
@@ -120,7 +127,8 @@ class _Spelled:
         if layer.floored:
             written = written.args[0]
         limit = f"floored at {layer.bound:g}" if layer.floored else f"at least {layer.bound:.4g}"
-        return f"g = {self._short(written, str(stream))}, {layer.decay.value}, {limit}"
+        spelled = self._short(written, str(stream))
+        return f"{self._own('g')} = {spelled}, {layer.decay.value}, {limit}"
 
     def _update(self, update: Update, erasers: tuple[Value, ...]) -> str:
         terms = []
@@ -129,7 +137,7 @@ class _Spelled:
             terms.append(" * ".join(self._factor(v) for v in factors))
         for n, coefficient in update.erased.items():
             is_one = self.form.stated.get(coefficient) == 1
-            u = f"u{_index(n, erasers)}"
+            u = self._erased(n, erasers)
             minus = "- " if terms else "-"
             term = u if is_one else f"{self._factor(coefficient)} * {u}"
             is_negative = term.startswith("-")
@@ -139,6 +147,9 @@ class _Spelled:
             term if n == 0 or term[0] in "+-" else f"+ {term}" for n, term in enumerate(terms)
         )
         return f"outer({joined}, {self._of(update.key)})"
+
+    def _erased(self, number: int, of: tuple[Value, ...]) -> str:
+        return self._own(f"u{number + 1}" if len(of) > 1 else "u")
 
     def _of(self, stream: Value) -> str:
         return self._short(self.form.stated.get(stream, stream), str(stream))
@@ -177,7 +188,3 @@ class _Spelled:
             elif statement.traits.is_reshape:
                 swap[leaf] = statement.operands[0]
         return expression.xreplace(swap)
-
-
-def _index(number: int, of: tuple[Value, ...]) -> str:
-    return str(number + 1) if len(of) > 1 else ""
