@@ -98,13 +98,21 @@ def test_every_access_of_both_passes_is_legal(definition) -> None:
     watched_run(definition.name, *CUTS[1], gaps=True)
 
 
+once_first = pytest.mark.parametrize(
+    "definition",
+    [
+        pytest.param(d, id=d.name, marks=[] if d.name in QUICK else pytest.mark.slow)
+        for d in SCANS
+        if d.name != "rwkv4"  # a maximum and two sums in one kernel, which is no linear scan
+    ],
+)
 ONCE, SEGMENTS = 4, 6
 """Steps of a segment that is read once; such segments, one of them shorter."""
 FORMED, KNOWN = 1, 2
 """What is told of a segment."""
 
 
-@quick_first
+@once_first
 @with_gaps_or_all
 def test_segments_that_are_read_once_give_the_bits_of_two_launches(definition, gaps: bool) -> None:
     cut = (ONCE * SEGMENTS - 1, SEGMENTS, 2, gaps)
@@ -116,7 +124,7 @@ def test_segments_that_are_read_once_give_the_bits_of_two_launches(definition, g
     assert all(torch.equal(found[n], expected[n]) for n in found)
 
 
-@quick_first
+@once_first
 def test_streams_of_segments_that_are_read_once_are(definition) -> None:
     """What is told of a segment is written once and read once; others are of rows, or weights."""
     steps = ONCE * SEGMENTS - 1
@@ -136,7 +144,7 @@ def test_streams_of_segments_that_are_read_once_are(definition) -> None:
                 assert max(traffic.read, traffic.written) <= 4 * numbers
 
 
-@quick_first
+@once_first
 @with_gaps_or_all
 def test_whatever_segments_have_told_by_then_the_bits_are_the_same(
     definition, gaps: bool, monkeypatch: pytest.MonkeyPatch
@@ -213,7 +221,7 @@ def once_launches(name: str, gaps: bool) -> list[WatchedCall]:
     return [call for call in watch.launches if call.kernel.endswith("_once")]
 
 
-@quick_first
+@once_first
 @pytest.mark.parametrize("gaps", [False, True])
 def test_machine_code_that_reads_segments_once_addresses_what_it_may(
     definition, gaps: bool

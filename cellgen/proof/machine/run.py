@@ -13,13 +13,14 @@ from cellgen.proof.machine import integers, memory
 from cellgen.proof.machine.lanes import WARP, BlockState, Lanes, MachineError, Words
 from cellgen.proof.machine.memory import BlockMemory
 from cellgen.proof.machine.sass import Code, Instruction, read
+from cellgen.proof.machine.sass import operand as operand_of
 
 Places = npt.NDArray[np.int64]
 MOST_STEPS = 200_000
 PARAMETERS = 0x210
 """Of bank 0: where the arguments of a kernel begin on Hopper."""
 THREADS, GRID = 0x0, 0xC
-TARGET = re.compile(r"\((\.L\w+)\)")
+TARGET = re.compile(r"\((\.L\w+|\$[\w$]+)\)")
 FAR, APART = 0x7F0000000000, 1 << 32
 """Where tensors lie, and how far from each other, so that no address of one is another's."""
 
@@ -114,14 +115,19 @@ def _run(code: Code, launch: MachineLaunch, program: tuple[int, int, int]) -> Bl
     state = BlockState(launch.warps * WARP, words, program)
     reached = BlockMemory(launch.shared, tensors, _words(launch, program))
     at, alive = np.zeros(state.lanes, np.int64), np.ones(state.lanes, bool)
-    for here, lanes in _order(at, alive):
+    called = np.zeros(state.lanes, np.int64)
+    for here, lanes in _order(at, alive, called):
         if here >= len(code.instructions):
             raise MachineError("the kernel ends without EXIT")
         i = code.instructions[here]
         mask = lanes & state.bit(i.guard) if i.guard else lanes
         after = np.full(state.lanes, here + 1)
-        if i.name == "BRA":
+        if i.name in ("BRA", "CALL"):
             _branch(state, reached, i, mask, after, code)
+            called[mask] += i.name == "CALL"
+        elif i.name == "RET":
+            _return(state, i, mask, after, code)
+            called[mask] -= 1
         elif i.name == "EXIT":
             _decided(state, reached, i, mask, lanes)
             alive &= ~mask
@@ -131,15 +137,17 @@ def _run(code: Code, launch: MachineLaunch, program: tuple[int, int, int]) -> Bl
     return reached
 
 
-def _order(
-    at: np.ndarray[tuple[int], np.dtype[np.int64]], alive: Lanes
-) -> Iterator[tuple[int, Lanes]]:
-    """The next instruction, and the lanes that stand there, until none is left."""
+def _order(at: Places, alive: Lanes, called: Places) -> Iterator[tuple[int, Lanes]]:
+    """The next instruction, and the lanes that stand there, until none is left.
+
+    Lanes within a function go first, so that a warp is whole where it goes on.
+    """
     for _ in range(MOST_STEPS):
         if not alive.any():
             return
-        here = int(at[alive].min())
-        yield here, alive & (at == here)
+        within = alive & (called == called[alive].max())
+        here = int(at[within].min())
+        yield here, within & (at == here)
     raise MachineError(f"a block takes more than {MOST_STEPS} instructions")
 
 
@@ -160,6 +168,16 @@ def _branch(
             mask = mask & s.bit(operand)
     _decided(s, m, i, mask, lanes)
     after[mask] = code.labels[label[1]]
+
+
+def _return(s: BlockState, i: Instruction, mask: Lanes, after: Places, code: Code) -> None:
+    """Go back from a function to the address that a pair of registers holds."""
+    address = s.wide(operand_of(i.operands[0].text.split()[0]))
+    places = {instruction.address: n for n, instruction in enumerate(code.instructions)}
+    for one in np.unique(address[mask]):
+        if int(one) not in places:
+            raise MachineError(f"{i.text} goes back to {one:#x}, where no instruction is")
+        after[mask & (address == one)] = places[int(one)]
 
 
 def _decided(s: BlockState, m: BlockMemory, i: Instruction, taken: Lanes, lanes: Lanes) -> None:

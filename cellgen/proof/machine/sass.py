@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-LABEL = re.compile(r"^(\.L\w+):")
+LABEL = re.compile(r"^(\.L\w+|\$[\w$]+):")
 LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s*(.*)$")
 GUARD = re.compile(r"^@(!?)(U?P[0-9T])\s+(.*)$")
 COMMA = re.compile(r",\s*(?![^\[]*\])")

@@ -270,6 +270,24 @@ def test_lanes_of_a_warp_vote_and_find_the_least() -> None:
         kinds("REDUX.SUM UR0, R1")
 
 
+def test_a_function_is_called_and_goes_back() -> None:
+    start = (*LOAD_X, "ISETP.GT.AND P0, PT, R1, 0x7, PT", "MOV R6, 0x70", "@P0 BRA `(.L_x_1)")
+    call, back = "CALL.REL.NOINC `($__internal_0_$__root)", "RET.REL.NODEC R6 `(kernel)"
+    behind = ("HFMA2.MMA R7, -RZ, RZ, 0, 0", "SHFL.IDX PT, R1, R1, 0x1f, 0x1f", "STG.E [R2.64], R1")
+    text = program(*start, call, *behind)
+
+    def function(*lines: str) -> str:
+        body = "\n".join(f"/*{0x1000 + 16 * n:04x}*/ {line} ;" for n, line in enumerate(lines))
+        return f"{text}\n$__internal_0_$__root:\n{body}"
+
+    launch = MachineLaunch(4, 0x100, (TensorArgument("x", 0x1000),), ((0, 0, 0),))
+    clear = "MOV R7, RZ"
+    label = re.sub(r"(/\*0070\*/)", r".L_x_1:\n\1", function(clear, back))
+    assert check(label, launch) == []
+    with pytest.raises(MachineError, match="where no instruction is"):
+        check(label.replace(clear, "NOP"), launch)
+
+
 def test_an_atomic_gives_what_stands_in_a_tensor_that_decides_where_a_program_goes() -> None:
     take = "ATOMG.E.ADD.STRONG.GPU PT, R2, desc[UR4][R2.64], R5"  # over its own address
     lines = ("LDC.64 R2, c[0x0][0x210]", take, "LDC.64 R6, c[0x0][0x218]")
