@@ -369,7 +369,7 @@ def _nothing(s: BlockState, i: Instruction, mask: Lanes) -> None:
 
 GIVE_DATA = (
     *("FMUL", "FADD", "FFMA", "FSEL", "FMNMX", "F2FP", "F2F", "HADD2", "HMUL2", "FSWZADD"),
-    *("FCHK",),
+    *("FCHK", "FSET"),
 )
 ORDER = (
     *("NOP", "BSSY", "BSYNC", "BAR", "LDGDEPBAR", "DEPBAR", "MEMBAR", "FENCE", "WARPSYNC", "CCTL"),
