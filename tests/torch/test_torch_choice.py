@@ -404,14 +404,15 @@ def test_both_passes_of_a_scan_take_the_segments_of_least_time_together(
 def test_segments_are_read_once_by_both_passes_where_that_takes_the_least_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Segments of 32 steps of two units fit no registers; a sequence of one segment has none."""
-    times = {(of, ("once", 16), ("units", 2)): -0.5 for of in ("1", "1_back")}
+    """In float64 one unit and 16 steps alone fit registers; a sequence of one segment has none."""
+    times = {(of, ("once", 16), ("units", 1)): -0.5 for of in ("1", "1_back")}
     timer = planted(monkeypatch, times=times)
     assert taken(called_scan())["1"]["once"] == 0
     assert not any(one.settings["once"] for one in timer.timed)
     monkeypatch.setitem(SCAN, "T", 20)
     result, expected = called_scan(), called_scan("step")
     assert {of["once"] for of in taken(result).values()} == {16}
+    assert {one.settings["units"] for one in timer.timed if one.settings["once"]} == {1}
     assert torch.allclose(result.h, expected.h, rtol=1e-11, atol=1e-13)
 
 
