@@ -222,7 +222,7 @@ def once_launches(name: str, gaps: bool) -> list[WatchedCall]:
 
 
 @once_first
-@pytest.mark.parametrize("gaps", [False, True])
+@with_gaps_or_all
 def test_machine_code_that_reads_segments_once_addresses_what_it_may(
     definition, gaps: bool
 ) -> None:
