@@ -54,9 +54,11 @@ def refuse_shared(
     """Raise ArgumentError where a result shares an element with another array of the call."""
     given = [(n, a) for n, a in arguments.items() if isinstance(a, np.ndarray)]
     for name, result in results.items():
-        others = [(n, a) for n, a in results.items() if n != name]
+        others, owns = [(n, a) for n, a in results.items() if n != name], result.flags.owndata
         for kind, arrays in (("argument", given), ("result", others)):
             for other, array in arrays:
+                if owns and array is not result and array.flags.owndata:
+                    continue  # each has memory of its own
                 if np.may_share_memory(result, array) and np.shares_memory(result, array):
                     raise ArgumentError(
                         f"{label}: out {name} shares memory with the {kind} {other}, expected "
