@@ -12,10 +12,7 @@ from cellgen.runtime.device import nvcc
 from cellgen.runtime.device.model import REGISTERS
 from cellgen.runtime.paths import include_folder
 
-ARCHITECTURES = [
-    *("-gencode", "arch=compute_80,code=sm_80"),
-    *("-gencode", "arch=compute_90a,code=sm_90a"),
-]
+ARCHITECTURES = ("80", "90a")
 STRICT = ["-Werror", "all-warnings", "-Xptxas", "-v"]
 TOGETHER = 5
 """Cells that one file includes: what the headers share is compiled once for all of them."""
@@ -73,16 +70,23 @@ def only(source: str, elements: Sequence[str]) -> str:
     return source
 
 
-def compiled(place: Path, sources: Mapping[str, str], *, whole: bool = False) -> list[Entry]:
-    """Compile cells for both architectures, warnings being errors: device code, or also the host's;
-    what ptxas says of each kernel."""
+def compiled(
+    place: Path,
+    sources: Mapping[str, str],
+    *,
+    whole: bool = False,
+    architectures: Sequence[str] = ARCHITECTURES,
+) -> list[Entry]:
+    """Compile cells, warnings being errors: device code, or also the host's; what ptxas says of
+    each kernel."""
     for name, source in sources.items():
         (place / f"{name}.cu").write_text(source)
     (place / "all.cu").write_text("".join(f'#include "{name}.cu"\n' for name in sources))
     path, *flags = nvcc.compiler().command
     flags = [f for f in flags if not f.startswith("-arch") and f != "-shared"]
     host = ["-Xcompiler", "-Wall,-Wextra", "-c"] if whole else ["-fatbin"]
-    command = [path, *flags, *ARCHITECTURES, *STRICT, f"-I{include_folder()}", "-I.", *host]
+    of_devices = [f"-gencode=arch=compute_{one},code=sm_{one}" for one in architectures]
+    command = [path, *flags, *of_devices, *STRICT, f"-I{include_folder()}", "-I.", *host]
     done = subprocess.run(
         [*command, "all.cu", "-o", "out"], cwd=place, capture_output=True, text=True, check=False
     )
@@ -97,13 +101,15 @@ def compiled(place: Path, sources: Mapping[str, str], *, whole: bool = False) ->
     return entries
 
 
-def require_budgets(entries: Sequence[Entry], source: str) -> None:
-    """Spills and registers within budget, all kernels there, for both architectures."""
+def require_budgets(
+    entries: Sequence[Entry], source: str, architectures: Sequence[str] = ARCHITECTURES
+) -> None:
+    """Spills and registers within budget, all kernels there, for each architecture."""
     elements = INSTANCE.findall(source)
-    assert {e.architecture for e in entries} == {"sm_80", "sm_90a"}
+    assert {e.architecture for e in entries} == {f"sm_{one}" for one in architectures}
     assert not [e for e in entries if e.spilled > e.spills]
     assert not [e for e in entries if e.registers > e.budget]
     for suffix in {"bf16", "f16"}.intersection(elements):
         by_units = re.compile(rf"_block_{suffix}( |I19cellgen_)by_fragment")
         with_units = [e for e in entries if by_units.search(e.name)]
-        assert len(with_units) == 2 * source.count("template <typename way>")
+        assert len(with_units) == len(architectures) * source.count("template <typename way>")
