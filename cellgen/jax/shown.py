@@ -53,5 +53,5 @@ def last_step(output: Any, tables: dict[str, Any], reverse: bool) -> Any:
         valid &= tables["mask"]
     last = jnp.where(valid, steps - 1 - order if reverse else order, -1).max(0)
     step = jnp.clip(steps - 1 - last if reverse else last, 0, steps - 1)
-    found = output[step, jnp.arange(rows)]
-    return jnp.where((last >= 0).reshape(-1, *(1,) * (found.ndim - 1)), found, 0)
+    at_last = output[step, jnp.arange(rows)]
+    return jnp.where((last >= 0).reshape(-1, *(1,) * (at_last.ndim - 1)), at_last, 0)

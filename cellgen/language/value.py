@@ -441,8 +441,8 @@ def _attribute_of_arrays(name: str) -> property:
         said = f"{type(self).__name__!r} object has no attribute {name!r}"
         if not _is_of_a_cell(self):
             raise AttributeError(said)
-        shown = self.name if isinstance(self, Symbol) else "a"
-        raise UnknownAttributeError(f"AttributeError: {said}; {advice_on_attribute(name, shown)}")
+        called = self.name if isinstance(self, Symbol) else "a"
+        raise UnknownAttributeError(f"AttributeError: {said}; {advice_on_attribute(name, called)}")
 
     return property(get)
 
@@ -456,15 +456,15 @@ def _refuse_numpy(
     self: Expr,
     function: Callable[..., object],
     types: object,
-    given: tuple[object, ...],
+    operands: tuple[object, ...],
     named: Mapping[str, object],
 ) -> object:
     """Answer ``np.sum(x)``: for NumPy's functions of arrays an expression is an array of one."""
-    listed = [item if isinstance(item, list | tuple) else (item,) for item in given]
+    listed = [item if isinstance(item, list | tuple) else (item,) for item in operands]
     if any(_is_of_a_cell(item) for items in listed for item in items):
         error = TypeError(f"numpy.{function.__name__} takes arrays (__array_function__)")
         raise ExpressionError(explanation(error))
-    result: object = _NUMPYS_OWN(function)(*given, **named)
+    result: object = _NUMPYS_OWN(function)(*operands, **named)
     return result
 
 

@@ -49,7 +49,7 @@ class BodyConstants:
         inner = graph.within(proto)
         self.own = {n: array_of(self.where, t) for n, t in inner.initializers.items()}
         self.makers = inner.producers
-        self.given = inner.inputs
+        self.inputs = inner.inputs
         self.uses = Counter(name for n in needed(proto) for name in n.input)
         self.uses.update(value.name for value in proto.output)
         self.folded: dict[str, Array] = {}
@@ -71,7 +71,7 @@ class BodyConstants:
                     raise UsageError(
                         f"{self.where}: {called(node)} reads {short(name)!r} before it is made"
                     )
-            twice = formed.union(self.given, self.own).intersection(node.output)
+            twice = formed.union(self.inputs, self.own).intersection(node.output)
             if twice:
                 raise UsageError(
                     f"{self.where}: {called(node)} gives {short(min(twice))!r}, which is there "
@@ -111,7 +111,7 @@ class BodyConstants:
         """What a value holds, where it is the same in every call."""
         if name in self.folded or name in self.own:
             return self.folded[name] if name in self.folded else self.own[name]
-        moves = name in self.makers or name in self.given
+        moves = name in self.makers or name in self.inputs
         return None if moves else self.graph.constant(name, self.node)
 
     def fold(self, node: NodeProto) -> bool:

@@ -96,10 +96,10 @@ class _Sized:
 
     def size(self, axis: Expr) -> int:
         """Length of an axis."""
-        found = self.known.get(id(axis))
-        if found is None:
-            found = self.known[id(axis)] = axis, axis_size(axis, self.sizes)
-        return found[1]
+        pair = self.known.get(id(axis))
+        if pair is None:
+            pair = self.known[id(axis)] = axis, axis_size(axis, self.sizes)
+        return pair[1]
 
 
 class _ShapesBySizes:

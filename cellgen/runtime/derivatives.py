@@ -186,13 +186,13 @@ class _DerivativeCall:
         self.options = options
         accept.names(self.where, "values", values, "arrays")
         accept.names(self.where, "along", along, "arrays")
-        self.given: dict[str, object] = {**values}
+        self.values: dict[str, object] = {**values}
         for name, dot in self.moves.items():
             value = values.get(name)
             if name in along:
-                self.given[dot] = along[name]
+                self.values[dot] = along[name]
             elif isinstance(value, np.ndarray):
-                self.given[dot] = np.zeros(value.shape, value.dtype)
+                self.values[dot] = np.zeros(value.shape, value.dtype)
         self._refuse_unknown("along", along, [n for n in self.moves if n in self._taken()])
 
     def _taken(self) -> set[str]:
@@ -235,16 +235,16 @@ class _DerivativeCall:
         if names is not None:
             return Second(outputs, tangents, {}, {name: results[name] for name in names})
         dots = {gradient_of(dot): gradient_of(name) for name, dot in self.moves.items()}
-        own = {gradient_of(name) for name in self.given}
+        own = {gradient_of(name) for name in self.values}
         gradients = {dots[n]: results[n] for n in results if n in dots and n in own}
         rest = {n: array for n, array in results.items() if n in own and n not in dots}
         return Second(outputs, tangents, gradients, rest)
 
     def _forward(self, *, save: bool) -> Results:
         if not self.over_time:
-            return self.kernel.functions["forward"](out=None, **self.given)
+            return self.kernel.functions["forward"](out=None, **self.values)
         call = self.kernel.functions["sequence_forward"]
-        return call(out=None, **self.given, **self.options, **({"save": True} if save else {}))
+        return call(out=None, **self.values, **self.options, **({"save": True} if save else {}))
 
     def _outputs(self, result: Results) -> tuple[dict[str, Array], dict[str, Array]]:
         every = result._asdict()
@@ -268,12 +268,12 @@ class _DerivativeCall:
         backward = self.kernel.functions["sequence_backward"]
         read = {item.name for item in backward.function.arguments}
         outputs = {n: a for n, a in result._asdict().items() if n in read}
-        arguments = {**self.given, **outputs, **upstream, **self.options}
+        arguments = {**self.values, **outputs, **upstream, **self.options}
         how = {} if wanted is None else {"gradients": wanted}
         return backward(out=None, **arguments, **how, saved=result.saved)._asdict()
 
     def _step_backward(self, result: Results, upstream: Mapping[str, object]) -> dict[str, Array]:
-        known = {**self.given, **result._asdict(), **upstream}
+        known = {**self.values, **result._asdict(), **upstream}
         results: dict[str, Array] = {}
         for name, function in self.kernel.functions.items():
             if name == "forward" or name.startswith("sequence_"):

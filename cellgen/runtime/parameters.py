@@ -59,22 +59,22 @@ def initial_of(
     function = _function(interface, over_time=True)
     parameters = [item for item in function.arguments if item.is_weight and item.used]
     states = [item for item in function.arguments if item.role == "state" and "B" in sizes]
-    found = {} if initial is None else accept.names(where, "initial", initial, "arrays")
-    for name in found:
+    chosen = {} if initial is None else accept.names(where, "initial", initial, "arrays")
+    for name in chosen:
         accept.choice(where, "a name in initial", name, [item.name for item in parameters])
     dims = _sizes(where, interface, [*parameters, *states], sizes)
     fixed, axes = fixed_of(interface.functions), read_axes(function.arguments)
-    made = {}
+    arrays = {}
     for item in parameters:
         shape = lengths(item, dims)
-        if item.name in found:
-            made[item.name] = _numbers(where, item, found[item.name], rng, shape).astype(element)
+        if item.name in chosen:
+            arrays[item.name] = _numbers(where, item, chosen[item.name], rng, shape).astype(element)
             continue
         rule = rule_of(interface.name, item, axes, fixed)
         if rule is None:
             raise ArgumentError(must_be_given(where, item, f"an array {shape}"))
         try:
-            made[item.name] = drawn(rule.of(shape), shape, rng).astype(element)
+            arrays[item.name] = drawn(rule.of(shape), shape, rng).astype(element)
         except (MemoryError, ValueError) as error:
             if isinstance(error, ValueError) and math.prod(shape) < MOST_NUMBERS:
                 raise
@@ -82,7 +82,7 @@ def initial_of(
                 f"{where}: no memory for {item.name} of shape {shape}; take fewer units"
             ) from error
     starts = {item.name: np.full(lengths(item, dims), item.initial, element) for item in states}
-    return made | starts
+    return arrays | starts
 
 
 def _function(interface: Interface, *, over_time: bool) -> Function:
@@ -102,26 +102,26 @@ def _sizes(
                 f"{where}: unknown dimension {name!r}, expected some of "
                 f"{', '.join(interface.dims)}; correct the name"
             )
-    found = {name: accept.whole(where, name, size) for name, size in sizes.items()}
+    dims = {name: accept.whole(where, name, size) for name, size in sizes.items()}
     needed = dict.fromkeys(dim for item in items for dim in dims_of(item))
-    missing = [name for name in interface.dims if name in needed and name not in found]
+    missing = [name for name in interface.dims if name in needed and name not in dims]
     if missing:
         raise ArgumentError(
             f"{where}: the dimension {missing[0]} is missing; pass "
             f"{', '.join(f'{name}=...' for name in missing)}"
         )
-    return found
+    return dims
 
 
 def _numbers(
     where: str, item: Argument, value: object, rng: np.random.Generator, shape: Shape
 ) -> Array:
     """Numbers that a caller gives for a parameter. Raises ArgumentError for another shape."""
-    made = value(rng, shape) if callable(value) else value
-    found = accept.array(where, f"initial[{item.name!r}]", made)
-    if found.shape != tuple(shape):
+    numbers = value(rng, shape) if callable(value) else value
+    array = accept.array(where, f"initial[{item.name!r}]", numbers)
+    if array.shape != tuple(shape):
         raise ArgumentError(
-            f"{where}: initial[{item.name!r}] has shape {found.shape}, expected "
+            f"{where}: initial[{item.name!r}] has shape {array.shape}, expected "
             f"{shape_text(item)} = {shape}; give as many numbers"
         )
-    return found
+    return array

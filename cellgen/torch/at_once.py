@@ -41,9 +41,9 @@ def are_at_once(cell: CellFunction, x: Tensor, stated: Mapping[str, Any]) -> boo
     place = PLACES.get(x.device.type)
     if place is None or place.target != CUDA.target:
         return False
-    asked = os.environ[DIRECTIONS_VARIABLE]
+    word = os.environ[DIRECTIONS_VARIABLE]
     label = cell.layout.where
-    if accept.choice(label, DIRECTIONS_VARIABLE, asked, DIRECTIONS) != BOTH or _is_recorded():
+    if accept.choice(label, DIRECTIONS_VARIABLE, word, DIRECTIONS) != BOTH or _is_recorded():
         return False
     form = stated.get("form") or cell.form
     return form == STEP and KEYWORDS.isdisjoint(stated)

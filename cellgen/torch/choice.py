@@ -89,10 +89,10 @@ def _choices(launch: FormLaunch, theta: Sequence[Tensor]) -> Sequence[Chosen]:
         timer = timer_of(theta[0].device)
         if timer is None:
             return (FIRST,)
-        found = _recalled_or_measured(launch, theta, timer)
-        if not found and is_capturing(theta[0].device):
+        choices = _recalled_or_measured(launch, theta, timer)
+        if not choices and is_capturing(theta[0].device):
             return (FIRST,)
-        _chosen()[key] = found or (FIRST,)
+        _chosen()[key] = choices or (FIRST,)
     return _chosen()[key]
 
 
@@ -179,15 +179,15 @@ def _recalled_or_measured(
             ).synchronize()  # the thread below has a stream of its own
         with ThreadPoolExecutor(1) as apart_from_modes:  # of grad, autocast, devices of a caller
             try:
-                found = apart_from_modes.submit(_measured, launch, theta, timer).result()
+                choices = apart_from_modes.submit(_measured, launch, theta, timer).result()
             except torch.OutOfMemoryError as error:  # a call needs less than what times it
                 log.warning("%s: no memory to time its kernels: %s", launch.cell, error)
                 return []
-        if found:
-            _remember(stated, found)
+        if choices:
+            _remember(stated, choices)
         else:
             log.warning("%s: no configuration of its kernels could be timed", launch.cell)
-    return found
+    return choices
 
 
 @contextmanager
@@ -259,7 +259,7 @@ def _ranked(memory: MemoryLaunches, trains: bool, timer: Timer, what: str) -> li
         if memory.plan[way]
     }
     scan = memory.plan["forward"][-1]["kernel"]
-    found: list[Chosen] = []
+    choices: list[Chosen] = []
     lengths = memory.lengths()
     if not lengths:
         return [Chosen({}, note=memory.untuned)]
@@ -270,8 +270,8 @@ def _ranked(memory: MemoryLaunches, trains: bool, timer: Timer, what: str) -> li
                 of = {n: times.get(_key(n, rows), []) for n, rows in kernels.items()}
                 for one in _by_rank(of):
                     scans = {**one.blocks[scan], "READS": reads}
-                    found.append(replace(one, blocks={**one.blocks, scan: scans}))
-    return sorted(found, key=lambda one: one.ms)
+                    choices.append(replace(one, blocks={**one.blocks, scan: scans}))
+    return sorted(choices, key=lambda one: one.ms)
 
 
 def _by_rank(times: Mapping[str, Timed]) -> Iterator[Chosen]:

@@ -164,8 +164,8 @@ class Call:
                 f"differentiated: truncated ones are no derivative of anything; leave it out"
             )
         tangent = self.known.tangent(by)
-        given = dict(zip((item.name for item in layout.scalars), self.scalars, strict=True))
-        scalars = tuple(given.get(item.name, 0.0) for item in tangent.layout.scalars)
+        by_name = dict(zip((item.name for item in layout.scalars), self.scalars, strict=True))
+        scalars = tuple(by_name.get(item.name, 0.0) for item in tangent.layout.scalars)
         outputs = layout.outputs_in(own, tangent.layout, tangent.directions)
         options = own if outputs == own.outputs else replace(own, outputs=outputs)
         changes: dict[str, Any] = {"known": tangent, "scalars": scalars, "options": options}

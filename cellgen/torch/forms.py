@@ -88,13 +88,13 @@ def _results_of(
     name: str, fields: Sequence[str], form: str, configuration: str = ""
 ) -> Callable[..., Any]:
     make: Callable[..., Any] = namedtuple
-    made = make(name, fields)
-    made.form = form
+    kind = make(name, fields)
+    kind.form = form
     if "assembler" not in fields:
-        made.assembler = property(_assembled_by)
+        kind.assembler = property(_assembled_by)
     if "configuration" not in fields:
-        made.configuration = configuration
-    return made  # type: ignore[no-any-return]
+        kind.configuration = configuration
+    return kind  # type: ignore[no-any-return]
 
 
 def _assembled_by(results: Any) -> str:
@@ -164,8 +164,8 @@ class FormOfCall:
                     f"{layout.where}: {name} is {accept.shown(value)} with form={self.form!r}; "
                     f"{REFUSED[name]}"
                 )
-        shown = tuple((name, value) for name, value in stated if name in OUTPUT_OPTIONS)
-        wanted = options_of(shown) if shown else None
+        of_outputs = tuple((name, value) for name, value in stated if name in OUTPUT_OPTIONS)
+        wanted = options_of(of_outputs) if of_outputs else None
         return replace(self, outputs=dict(stated).get("outputs"), wanted=wanted)
 
 
@@ -177,12 +177,12 @@ def of_call(
     Where the choice is left to us, a sequence of one step is a step; so is an empty one always.
     Raises ArgumentError.
     """
-    asked = usual if form is None else check_form(known.layout.where, form)
-    own = _taken_once(known, asked)
+    wanted = usual if form is None else check_form(known.layout.where, form)
+    own = _taken_once(known, wanted)
     if own == STEP or not isinstance(theta[0], Tensor):
         return None
     shape = theta[0].shape[:2]
-    is_step = asked == AUTO and len(shape) > 0 and shape[0] == 1
+    is_step = wanted == AUTO and len(shape) > 0 and shape[0] == 1
     if is_step or any(length == 0 for length in shape):
         return None
     return FormOfCall(own, chunk)
@@ -260,11 +260,11 @@ def run(
     if products in PRODUCTS.get(like, ()):
         launched = _launched(known, cell, theta, sizes, tables, own, learning)
     if launched is not None:
-        shown, last, configuration = launched
+        over_time, last, configuration = launched
     else:
-        shown, last = cell.run(tensors, scalars_by_name, sizes, tables, run_in, learning)
+        over_time, last = cell.run(tensors, scalars_by_name, sizes, tables, run_in, learning)
         configuration = ""
-    outputs = _shown(layout, shown, last, tables, reverse, wanted)
+    outputs = _shown(layout, over_time, last, tables, reverse, wanted)
     if batch_first and not (wanted is not None and is_last(wanted)):
         outputs = [
             output.transpose(0, 1) if item.over_time and output is not None else output
@@ -353,8 +353,8 @@ def _shown(
             results.append(last[item.name])
             continue
         is_wanted = names is None or item.name in names
-        found = outputs.get(item.name) if is_wanted else None
-        if found is not None and wanted is not None and is_last(wanted):
-            found = last_step(found, tables, reverse)
-        results.append(found)
+        output = outputs.get(item.name) if is_wanted else None
+        if output is not None and wanted is not None and is_last(wanted):
+            output = last_step(output, tables, reverse)
+        results.append(output)
     return results

@@ -200,8 +200,10 @@ def module_of(known: Known) -> ModuleType | None:
     """
     try:
         ships = known.text == known.kernel.name
-        made = api.load(known.text, "triton") if ships else api.compile(known.cell, target="triton")
-        module = made.module if isinstance(made, TritonKernel) else None
+        kernel = (
+            api.load(known.text, "triton") if ships else api.compile(known.cell, target="triton")
+        )
+        module = kernel.module if isinstance(kernel, TritonKernel) else None
     except BuildError as error:
         if error.code == api.STALE:
             raise

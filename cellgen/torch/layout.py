@@ -107,15 +107,15 @@ class Layout(frameworks.TensorLayout):
     def _refuse_dtype(
         self, item: Argument, tensor: Tensor, first: Tensor, place: TensorPlace
     ) -> NoReturn:
-        found = str(tensor.dtype).removeprefix("torch.")
+        dtype = str(tensor.dtype).removeprefix("torch.")
         expected, wanted, other = place.kinds, "float32", ""
         if tensor.dtype in place.dtypes:
             wanted, name = element_name(first.dtype), self.theta[0].name
             expected = f"{wanted}, as {name} is"
             if item.is_weight:
-                other = f", layer.to(torch.{wanted}) or {name}.to(torch.{found})"
+                other = f", layer.to(torch.{wanted}) or {name}.to(torch.{dtype})"
         raise TensorError(
-            f"{self.where}: {item.name} is {found}, expected {expected}; pass "
+            f"{self.where}: {item.name} is {dtype}, expected {expected}; pass "
             f"{item.name}.to(torch.{wanted}){other}"
         )
 

@@ -47,8 +47,8 @@ class Known(KnownCell):
         """
         runner = self._device_runners.get(emulated)
         if runner is None:
-            made = DeviceRunner(self.kernel_of_cuda(emulated=emulated), self.layout)
-            runner = self._device_runners.setdefault(emulated, made)
+            own = DeviceRunner(self.kernel_of_cuda(emulated=emulated), self.layout)
+            runner = self._device_runners.setdefault(emulated, own)
         return runner
 
     def runner_on(self, device: torch.device) -> Runner:

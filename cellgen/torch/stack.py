@@ -22,7 +22,7 @@ class StackPlace(NamedTuple):
     """One layer in one direction, and what it is given by name beside its input and states."""
 
     reverse: bool
-    given: Callable[[Tensor], Mapping[str, Any]]
+    arguments_of: Callable[[Tensor], Mapping[str, Any]]
 
 
 def dropped_rows_first(x: Tensor, rate: float) -> Tensor:
@@ -58,7 +58,7 @@ def run_layers(
         calls = []
         how = selection if not selection or layer is layers[-1] else _within(cell, selection)
         for place in layer:
-            arguments = {input_: x, **place.given(x)}
+            arguments = {input_: x, **place.arguments_of(x)}
             for name, state in zip(names, states, strict=False):
                 arguments[name] = state[number]
             calls.append(partial(cell, **arguments, **options, **how, reverse=place.reverse))

@@ -43,10 +43,10 @@ class CudaStreams:
 
     def beside(self, device: torch.device) -> Any:
         """This thread's other stream of a device: the same at each call, for graphs know theirs."""
-        made: dict[torch.device, Any] = self._own.__dict__
-        stream = made.get(device)
+        streams: dict[torch.device, Any] = self._own.__dict__
+        stream = streams.get(device)
         if stream is None:
-            stream = made[device] = torch.cuda.Stream(device)
+            stream = streams[device] = torch.cuda.Stream(device)
         return stream
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:

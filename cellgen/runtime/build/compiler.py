@@ -342,9 +342,9 @@ def _check_arithmetic(command: tuple[str, ...]) -> None:
     for place, flag in enumerate(flags):
         undone = flag.replace("-fno-", "-f") if "-fno-" in flag else flag.replace("-f", "-fno-", 1)
         if flag in INEXACT_FLAGS and (undone == flag or undone not in flags[place:]):
-            found = "the compiler's command" if place < len(command) else FLAGS_VARIABLE
+            owner = "the compiler's command" if place < len(command) else FLAGS_VARIABLE
             raise BuildError(
-                f"{found} has {flag}, with which kernels would not keep NaN, infinities "
+                f"{owner} has {flag}, with which kernels would not keep NaN, infinities "
                 f"and the order of sums; leave it out ({MATH_VARIABLE}=fast has faster functions)"
             )
 

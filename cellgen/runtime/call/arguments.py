@@ -413,8 +413,8 @@ def refuse_overflow(label: str, function: Function, dims: Mapping[str, int], ite
     run = {**dims, "T": 0} if dims.get("B") == 0 else dims
     total = sum(itemsize * math.prod(max(n, 1) for n in lengths(item, run)) for item in items)
     if AMPLE * total >= LARGEST:
-        shown = ", ".join(f"{name} = {size}" for name, size in dims.items())
+        every = ", ".join(f"{name} = {size}" for name, size in dims.items())
         raise ArgumentError(
-            f"{label}: the workspace of dimensions {shown} has more bytes than 64 bits can count; "
+            f"{label}: the workspace of dimensions {every} has more bytes than 64 bits can count; "
             f"call it with smaller dimensions"
         )

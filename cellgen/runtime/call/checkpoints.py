@@ -87,12 +87,12 @@ def step_bytes(
     dims: Mapping[str, int],
     itemsize: int,
     options: Options,
-    shown: Collection[str] | None = None,
+    in_full: Collection[str] | None = None,
     stored: np.dtype[Any] | None = None,
 ) -> StepBytes:
     """Count the bytes of a run with these options.
 
-    Outputs over time are saved too but for those that are ``shown`` in full; None: all are.
+    Outputs over time are saved too but for those shown ``in_full``; None: all are.
     ``stored``: the type of saved arrays where it is another; segments have that of the call.
     """
     one = {**dims, "T": 1}
@@ -101,7 +101,7 @@ def step_bytes(
         return sum(size * math.prod(lengths(item, one)) for item in items)
 
     over_time = [a for a in function.results if a.shape[:1] == ("T",)]
-    saved = [a for a in over_time if a.saved or not (shown is None or a.name in shown)]
+    saved = [a for a in over_time if a.saved or not (in_full is None or a.name in in_full)]
     kept = [a for _, a in kept_items(function, options)]
     kept_size = itemsize if stored is None else stored.itemsize
     return StepBytes(dims["T"], count(saved, kept_size), count(over_time), count(kept))

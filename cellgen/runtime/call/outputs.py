@@ -79,11 +79,11 @@ class Outputs:
         if self.names:
             left |= self.names - (self.stateless if options.last_only else self.names)
             left |= self.names - self._named(options)
-        shown = options.every, bool(options.last_only)
-        results = self._shown.get(shown)
+        steps = options.every, bool(options.last_only)
+        results = self._shown.get(steps)
         if results is None:
-            every, last = shown
-            results = self._shown[shown] = signature(self._function, every, last=last).results
+            every, last = steps
+            results = self._shown[steps] = signature(self._function, every, last=last).results
         return tuple([item for item in results if item.name not in left])
 
     def shown(

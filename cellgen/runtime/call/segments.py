@@ -330,9 +330,9 @@ def differ(a: Array, b: Array, tolerance: float) -> Array:
     word = np.dtype(f"u{a.itemsize}")
     same = a.view(word) == b.view(word)
     if tolerance:
-        found, due = a.astype(np.float64), b.astype(np.float64)  # arithmetic without a buffer
+        numbers, due = a.astype(np.float64), b.astype(np.float64)  # arithmetic without a buffer
         with np.errstate(invalid="ignore", over="ignore"):
-            near = np.abs(found - due) <= tolerance * np.maximum(1.0, np.abs(due))
+            near = np.abs(numbers - due) <= tolerance * np.maximum(1.0, np.abs(due))
         same |= np.isfinite(due) & near
     rows: Array = ~same.all(axis=tuple(range(1, a.ndim)))
     return rows

@@ -115,12 +115,12 @@ def truncated(
     fixed = {n: a for n, a in arguments.items() if n not in upstreams}
     flat = _flatten(function, fixed, tables)
     mask, reset = (t.reshape(1, steps * rows) for t in (tables.valid, tables.resets))
-    given, through, initial = _upstream(
+    of_outputs, through, initial = _upstream(
         function, arguments, _zero_states(function, checked), tables
     )
     reached = dict(through)
     total = dict(through)
-    upstream = given
+    upstream = of_outputs
     for _ in range(min(limit, steps)):
         back = step({**flat, **upstream, **_last(reached)}, mask, reset)
         upstream = {}
@@ -132,7 +132,7 @@ def truncated(
             reached[name][:-1][np.diff(tables.chunks) != 0] = 0
             reached[name][~tables.inside] = 0
             total[name] = total[name] + reached[name]
-    totals = dict(step({**flat, **given, **_last(total)}, mask, reset))
+    totals = dict(step({**flat, **of_outputs, **_last(total)}, mask, reset))
     for item in function.results:
         array = totals[item.name]
         if item.over_time:

@@ -151,8 +151,8 @@ def view_of_interface(label: str, name: str, array: object, known: tuple[str, ..
             f"{label}: {name} has element type {typestr}, expected one of {', '.join(known)}"
         )
     dtype = TYPESTRS[typestr]
-    size, (pointer, read_only), found = BYTES[dtype], interface["data"], interface.get("strides")
-    strides = None if found is None else tuple(int(s) for s in found)
+    size, (pointer, read_only), apart = BYTES[dtype], interface["data"], interface.get("strides")
+    strides = None if apart is None else tuple(int(s) for s in apart)
     strides = with_gaps(shape, strides, size)
     library = library_of(array)
     return ArrayView(int(pointer), shape, dtype, size, UNKNOWN, strides, not read_only, library)
