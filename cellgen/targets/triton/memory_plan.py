@@ -361,14 +361,21 @@ gated delta rule (lab note 19), some of which spill; wider ones are guesses."""
 def configurations_of(m: MemoryText) -> dict[str, tuple[Configuration, ...]]:
     """Configurations that may be chosen, by kernel, of a memory.
 
-    Short chunks stand first where registers do not hold what long ones need.
+    Short chunks stand first where registers do not hold what long ones need, and of those that
+    erase by key more warps, which share a state.
     """
-    needs_short = m.column is not None or (m.by_key and bool(m.erasers))
+    erases_by_key = m.by_key and bool(m.erasers)
+
+    def place(one: Settings) -> tuple[int, int]:
+        length, _, _, warps, _ = one
+        needs_short = erases_by_key or m.column is not None
+        return length if needs_short else 0, -warps if erases_by_key else 0
+
     return {
         f"{m.name}_{kernel}": tuple(
             _configuration(most, settings)
             for most, of in CONFIGURATIONS.items()
-            for settings in sorted(of[kernel], key=lambda one: one[0] if needs_short else 0)
+            for settings in sorted(of[kernel], key=place)
         )
         for kernel in KERNELS
         if kernel != "prepare" or m.erasers
