@@ -49,7 +49,7 @@ from cellgen.proof.over_time import run_steps
 from cellgen.runtime.options import Options
 from cellgen.views.chunks import as_data, as_latex, as_text, sections
 from tests.cover import Traits, each_of, operators_of
-from tests.program.test_chunks import QUALIFY, Fed, KeptRest, names
+from tests.program.test_chunks import QUALIFY, AskedByALater, Fed, KeptRest, names
 
 D, K, N, P = Dim("D"), Dim("K"), Dim("N"), Dim("P")
 
@@ -110,7 +110,7 @@ class Counted(Cell):
     outputs = h, n, s
 
 
-OWN = (ErasedTwice, Chained, Counted, Fed, KeptRest)
+OWN = (ErasedTwice, Chained, Counted, Fed, KeptRest, AskedByALater)
 
 
 def of_chunks(cell: type[Cell]) -> Traits:

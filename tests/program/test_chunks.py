@@ -223,6 +223,31 @@ class Fed(Cell):
     outputs = y, s
 
 
+class AskedByALater(Cell):
+    """A memory whose query is a state that stands behind it, and another whose query is its own."""
+
+    x, s_prev, t_prev, n_prev = Input(I), State(N, D, K), State(N, D, D), State(N, K)
+    w_a, w_k, w_v = Weight(I, N, 1), Weight(I, N, K), Weight(I, N, D)
+    a, k, v = sigmoid(x @ w_a), x @ w_k, x @ w_v
+    t = expand_dims(a, -1) * t_prev + outer(v, v)
+    s = expand_dims(a, -1) * s_prev + outer(v, k)
+    n = a * n_prev + k
+    h = t @ (s @ n)
+    outputs = h, s, t, n
+
+
+class AskedByItself(Cell):
+    """A memory whose query is made of what was read of it at the step before."""
+
+    x, s_prev, n_prev = Input(I), State(N, K, K), State(N, K)
+    w_a, w_k = Weight(I, N, 1), Weight(I, N, K)
+    a, k = sigmoid(x @ w_a), x @ w_k
+    s = expand_dims(a, -1) * s_prev + outer(k, k)
+    n = a * n_prev + s @ k
+    h = s @ n_prev
+    outputs = h, s, n
+
+
 def test_the_logarithm_of_what_a_gate_leaves_is_that_of_the_gate_mirrored() -> None:
     memory = memory_of(KeptRest)
     assert "log_sigmoid(-x_w_z)" in lines_of(form_over_time(KeptRest.definition))[0]
@@ -237,9 +262,15 @@ def test_a_state_may_be_formed_from_what_is_read_of_a_memory() -> None:
     assert names(Fed) == [("Memory", "s_prev"), ("LinearScan", "y_prev")]
 
 
+def test_a_memory_comes_behind_the_states_that_its_queries_are_made_of() -> None:
+    layers = [("LinearScan", "n_prev"), ("Memory", "s_prev"), ("Memory", "t_prev")]
+    assert names(AskedByALater) == layers
+
+
 @pytest.mark.parametrize(
     ("cell", "reason"),
     [
+        (AskedByItself, "s_prev and n_prev wait for each other"),
         (LSTM, "`h_prev @ u_o` mixes units of a state"),
         (SRU, "`f = sigmoid(x @ w_f + c_prev * v_f + b_f)` is not linear in a state"),
         (M2RNN, "`z = tanh(s_prev @ u + "),
@@ -263,7 +294,7 @@ def test_a_decay_that_may_be_negative_goes_unit_by_unit() -> None:
 
 
 def test_streams_are_formed_from_inputs_weights_and_earlier_layers_alone() -> None:
-    for cell in (*QUALIFY, Fed):
+    for cell in (*QUALIFY, Fed, AskedByALater):
         form = form_over_time(cell.definition)
         memories = {v for k in form.memories for v in (k.state, k.next)}
         known: set[Value] = set()

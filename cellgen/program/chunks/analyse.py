@@ -132,11 +132,57 @@ class _Analysis:
         wanted = tuple(v for v in self.definition.outputs if v not in states | memories)
         pre = {}
         known: set[Value] = set()
-        for layer in formed:
-            pre[layer.states] = base.restrict("streams", layer.streams, known)
-            known.update(v for s in layer.states for v in (s, self.following[s]))
+        order = self._in_order_of_streams(formed, base)
+        if isinstance(order, Refusal):
+            layers = tuple(order if one.states == order.states else one for one in layers)
+            return FormOverTime(self.definition.name, step, layers, stated=stated)
+        for states_of_layer in order:
+            streams = next(one.streams for one in formed if one.states == states_of_layer)
+            pre[states_of_layer] = base.restrict("streams", streams, known)
+            known.update(v for s in states_of_layer for v in (s, self.following[s]))
         post = base.restrict("outputs", wanted, states)
+        layers = tuple(sorted(layers, key=lambda one: order.index(one.states)))
         return FormOverTime(self.definition.name, step, layers, pre, post, stated)
+
+    def _in_order_of_streams(
+        self, formed: list[Layer], base: Program
+    ) -> list[tuple[Value, ...]] | Refusal:
+        """Order layers so that each comes after those that its streams read.
+
+        What a state reads orders them already; what a memory is read by may be made of a later one.
+        """
+        made = {v: one.states for one in formed for s in one.states for v in (s, self.following[s])}
+        made |= {
+            r.value: one.states for one in formed if isinstance(one, Memory) for r in one.readouts
+        }
+        reads = {
+            one.states: {
+                made[v]
+                for v in base.restrict("streams", one.streams, made).arguments
+                if v in made and made[v] != one.states
+            }
+            for one in formed
+        }
+        order: list[tuple[Value, ...]] = []
+        while waiting := [states for states in reads if states not in order]:
+            ready = [states for states in waiting if reads[states] <= set(order)]
+            if not ready:
+                return _refused(waiting, reads)
+            order.append(ready[0])
+        return order
+
+
+def _refused(
+    waiting: list[tuple[Value, ...]], reads: Mapping[tuple[Value, ...], set[tuple[Value, ...]]]
+) -> Refusal:
+    """Refuse layers that wait for each other."""
+    seen, at = list[tuple[Value, ...]](), waiting[0]
+    while at not in seen:
+        seen.append(at)
+        at = next(other for other in waiting if other in reads[at])
+    circle = [state for states in seen[seen.index(at) :] for state in states]
+    why = "wait for each other: a memory is read by what is formed from what was read of it"
+    return Refusal(at, f"{' and '.join(map(str, circle))} {why}")
 
 
 def coupled_states(step: Program, following: Mapping[Value, Value]) -> list[tuple[Value, ...]]:
