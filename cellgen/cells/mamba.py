@@ -80,12 +80,11 @@ class Mamba3(Cell, name="mamba3"):
     o_b_re, o_b_im, o_c_re, o_c_im = Bias(N, K), Bias(N, K), Bias(N, K), Bias(N, K)
 
     u, dt, lam = keep(x @ w_u), softplus(x @ w_t + b_t), sigmoid(x @ w_l)
-    a, phi = exp(-softplus(x @ w_a) * dt), phi_prev + dt * (pi * tanh(x @ w_phi))
+    a, phi = expand_dims(exp(-softplus(x @ w_a) * dt), -1), phi_prev + dt * (pi * tanh(x @ w_phi))
     b_re, b_im = _turned((x @ w_b_re, x @ w_b_im), (g_b_re, g_b_im), (o_b_re, o_b_im), phi)
     c_re, c_im = _turned((x @ w_c_re, x @ w_c_im), (g_c_re, g_c_im), (o_c_re, o_c_im), phi)
-    before, after, kept = (1 - lam) * dt * a * u_prev, lam * dt * u, expand_dims(a, -1)
-    s_re = kept * s_re_prev + outer(before, b_re_prev) + outer(after, b_re)
-    s_im = kept * s_im_prev + outer(before, b_im_prev) + outer(after, b_im)
+    s_re = a * (s_re_prev + outer((1 - lam) * dt * u_prev, b_re_prev)) + outer(lam * dt * u, b_re)
+    s_im = a * (s_im_prev + outer((1 - lam) * dt * u_prev, b_im_prev)) + outer(lam * dt * u, b_im)
     y = s_re @ c_re + s_im @ c_im + d * u
 
     outputs = y, s_re, s_im, b_re, b_im, u, phi

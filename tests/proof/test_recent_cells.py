@@ -40,8 +40,8 @@ NONLINEAR = {
 RECENT = (*LINEAR, "hawk", *NONLINEAR)
 SINGLE_IN_ONNXRUNTIME = ("hawk",)
 """Cells whose erf onnxruntime has in float32 alone."""
-LINES = {"mamba3": 16}
-"""The most lines of declarations and equations, 15 otherwise."""
+LINES = 15
+"""The most lines of declarations and equations."""
 
 
 def has_its_paper(cell: type[Cell], folder: Path) -> None:
@@ -61,7 +61,7 @@ def is_short(cell: type[Cell], folder: Path) -> None:
         if not isinstance(statement, ast.Expr) and "__doc__" not in ast.unparse(statement)
         for line in range(statement.lineno, (statement.end_lineno or 0) + 1)
     }
-    assert 0 < len(lines) <= LINES.get(cell.definition.name, 15), len(lines)
+    assert 0 < len(lines) <= LINES, len(lines)
 
 
 def has_a_reference_written_by_hand(cell: type[Cell], folder: Path) -> None:
