@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from cellgen.frameworks.layout import row_axis
-from cellgen.frameworks.shown import ON_TENSORS, formed, hidden, is_whole, showing
+from cellgen.frameworks.shown import formed, hidden, is_whole, showing
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.segments import Segmentation
 from cellgen.runtime.numbers import MOST_BITS, as_numbers
@@ -53,11 +53,12 @@ class Call:
     ``options`` are as in ``cellgen.frameworks.shown``, without tables, which are tensors; those of
     a call that saves show all outputs, or with a ``checkpoint`` some. ``saves``: whether
     ``forward`` keeps what a gradient reads. With a ``cut`` it runs segments of time side by side.
+    No default is an object of a class of ours: torch 2.10 to 2.12 trace none.
     """
 
     known: Known
-    scalars: tuple[float, ...] = ()
-    options: Options = ON_TENSORS
+    scalars: tuple[float, ...]
+    options: Options
     wanted: int = -1
     saves: bool = True
     cut: Segmentation | None = None

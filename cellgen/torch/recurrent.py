@@ -130,7 +130,7 @@ class _Recurrent(KnownToTools, torch.nn.RNNBase):
         layers = [[f"_l{layer}{end}" for end in ends] for layer in range(self.num_layers)]
         cell = self.cell
         reverse = replace(ON_TENSORS, reverse=True)
-        calls = Call(cell.known), Call(cell.known, options=reverse)
+        calls = Call(cell.known, (), ON_TENSORS), Call(cell.known, (), reverse)
         usual_calls = stack_of(cell, calls, layers) if self.bias else None
         self._stack = usual_calls or False
         return self._stack

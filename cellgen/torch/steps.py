@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cellgen.frameworks.shown import ON_TENSORS
 from cellgen.torch import native
 from cellgen.torch.derivatives import Call, backward
 from cellgen.torch.direct import DETACHED, OF_STEP, are_plain, is_quiet
@@ -138,4 +139,4 @@ def step_of(cell: CellFunction) -> CellStep | None:
     plain = len(layout.theta[0].shape) == 3 and not (others or layout.scalars)
     if not (number and native.direct() and alike and plain and all_are_states):
         return None
-    return CellStep(cell, number, cell.names[1 + states :], Call(cell.known))
+    return CellStep(cell, number, cell.names[1 + states :], Call(cell.known, (), ON_TENSORS))

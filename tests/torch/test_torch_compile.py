@@ -6,7 +6,7 @@ import io
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import cellgen.torch  # noqa: E402
 from cellgen.frameworks.shown import ON_TENSORS  # noqa: E402
 from cellgen.runtime.numbers import as_numbers  # noqa: E402
 from cellgen.torch import schemas  # noqa: E402
+from cellgen.torch.derivatives import Call  # noqa: E402
 from tests.cover import each_time  # noqa: E402
 from tests.torch.drawn import drawn, function  # noqa: E402
 
@@ -401,3 +402,9 @@ def test_options_of_plain_calls_say_what_stands_for_them() -> None:
         cell(**drawn(cell), bp_lim=2)
     with pytest.raises(TypeError, match=r"per_row is no option .*torch\.func\.vmap"):
         cell(**drawn(cell), per_row=True)
+
+
+def test_defaults_of_a_call_are_what_the_least_torch_traces() -> None:
+    """Dynamo of torch 2.10 to 2.12 takes no default that is an object of a class of ours."""
+    defaults = [f.default for f in fields(Call) if f.init and f.default is not MISSING]
+    assert {type(default) for default in defaults} <= {bool, int, type(None)}

@@ -6,6 +6,7 @@ import io
 import json
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -39,7 +40,7 @@ class Snapshot:
 def write(label: str, file: str | Path | IO[bytes], content: bytes) -> None:
     """Write bytes to a file, which stays as it was where writing fails.
 
-    Raises ArgumentError for what is no file; OSError.
+    Raises ArgumentError for what is no file; OSError, which names the file that was asked for.
     """
     if hasattr(file, "write"):
         file.write(content)
@@ -49,12 +50,20 @@ def write(label: str, file: str | Path | IO[bytes], content: bytes) -> None:
             f"{label}: file is {accept.shown(file)}, expected a path, or a file open for bytes"
         )
     path = Path(file)
+    if path.is_dir():
+        raise ArgumentError(
+            f"{label}: file is {accept.shown(file)}, a folder, expected the path of a file; name "
+            f"one in it"
+        )
     whole = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         whole.write_bytes(content)
         whole.replace(path)
+    except OSError as fault:  # it names the file beside it, which nobody asked for
+        raise OSError(fault.errno, fault.strerror, str(path)) from fault
     finally:
-        whole.unlink(missing_ok=True)
+        with suppress(OSError):
+            whole.unlink()
 
 
 def as_bytes(snapshot: Snapshot) -> bytes:

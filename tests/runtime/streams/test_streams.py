@@ -220,6 +220,19 @@ def test_states_are_saved_and_restored(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_place_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path) -> None:
+    _, _, stream = gru()
+    (tmp_path / "file").write_text("text")
+    said = "gru.stream.save: file is .*, a folder, expected the path of a file; name one in it"
+    with pytest.raises(ArgumentError, match=said):
+        stream.save(str(tmp_path))
+    for path, kind in ("gone/x.npz", FileNotFoundError), ("file/x.npz", NotADirectoryError):
+        with pytest.raises(kind) as raised:
+            stream.save(tmp_path / path)
+        assert (raised.value.filename, raised.value.filename2) == (str(tmp_path / path), None)
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
 def saved(name: str = "gru", rows: int = 1, **sizes: int) -> bytes:
     kernel = cellgen.load(name)
     return kernel.stream(kernel.init(rng(), **({"I": 3, "H": 4} | sizes)), rows=rows).to_bytes()
