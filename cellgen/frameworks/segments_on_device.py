@@ -6,6 +6,10 @@ segments which start from the right bits end with them, as those of the CPU do
 (``runtime/call/segments.py``). A segment behind the end of its row has no steps: its first state
 says nothing, and the row's last one is that of the segment in which it ends.
 
+Where units are apart (``Interface.units_apart``) a segment is, near a state, a linear map of n x n
+numbers a unit, for n states: what its last states make of its first ones. ``through`` applies such
+maps, one segment after the other.
+
 Input: arrays of a framework. Output: operands of calls, and what their results say. Nothing here
 looks at values: each bridge says how it decides by them.
 """
@@ -148,12 +152,15 @@ class Segments:
         pairs = zip(self.layout.theta, self.theta, strict=True)
         return [self._cut(array) for item, array in pairs if item.over_time]
 
-    def _cut(self, array: Any) -> Any:
-        """An array (T, B, ...) as (s, count, B, ...), without the steps that are left."""
-        length = self.count * self.steps
-        part = array[self.total - length :] if self.reverse else array[:length]
+    def _cut(self, array: Any, *, is_ordered: bool = False) -> Any:
+        """An array (T, B, ...) as (s, count, B, ...), without the steps that are left.
+
+        Its steps go on by time, or are in the order of computation.
+        """
+        length, turns = self.count * self.steps, self.reverse and not is_ordered
+        part = array[self.total - length :] if turns else array[:length]
         part = part.reshape(self.count, self.steps, *array.shape[1:])
-        return (self.library.flip(part, (0,)) if self.reverse else part).swapaxes(0, 1)
+        return (self.library.flip(part, (0,)) if turns else part).swapaxes(0, 1)
 
     # --- what results say ---
 
@@ -232,6 +239,73 @@ class Segments:
             own = parts.reshape(done * self.steps, self.rows, *array.shape[2:])
             both = [own] if after is None else [after, own] if turned else [own, after]
             whole.append(self.library.concatenate(both))
+        return whole
+
+
+@dataclass(frozen=True)
+class SegmentsBack(Segments):
+    """The same steps on their way back: what calls of the backward pass are given, and give."""
+
+    def ends(self, kept: Arrays) -> list[Any]:
+        """Give the states behind each segment from what the forward pass of all steps gave.
+
+        Where a row has ended before, they may be any.
+        """
+        layout, own = self.layout, states_of(self.layout, self.theta)
+        by_name = dict(zip((item.name for item in layout.outputs), kept, strict=False))
+        after = (by_name[layout.forward.states[i.name]] for i in layout.theta if i.role == "state")
+        states = []
+        for first, array in zip(own, after, strict=True):
+            last = self._cut(array)[0 if self.reverse else -1]
+            if self.lengths is not None and self.reverse:  # no step of the row has been computed
+                none = self._begins[:, None] >= self.lengths
+                none = none.reshape(*none.shape, *[1] * (first.ndim - 1))
+                last = self.library.where(none, first[None], last)
+            states.append(last.reshape(-1, *first.shape[1:]))
+        return states
+
+    def as_rows(self, items: Sequence[Argument], arrays: Arrays) -> list[Any]:
+        """Give arrays over time with segments as rows, None for others."""
+        return [
+            self._as_rows(array, item.saved) if array is not None and has_steps(item) else None
+            for item, array in zip(items, arrays, strict=True)
+        ]
+
+    def _as_rows(self, array: Any, is_ordered: bool) -> Any:
+        part = self._cut(array, is_ordered=is_ordered)
+        return part.reshape(self.steps, -1, *array.shape[2:])
+
+    def of_rest(self, items: Sequence[Argument], arrays: Arrays) -> list[Any]:
+        """Give what arrays have of the steps behind the segments, others as they are."""
+        done = self.count * self.steps
+        first, last = slice(done, None), slice(self.total - done)
+        return [
+            array[last if self.reverse and not item.saved else first]
+            if array is not None and has_steps(item)
+            else array
+            for item, array in zip(items, arrays, strict=True)
+        ]
+
+    def gradients(self, items: Sequence[Argument], found: Arrays, rest: Arrays | None) -> list[Any]:
+        """Give the gradients of ``items`` of theta from those of segments, and of what is left."""
+        whole: list[Any] = []
+        for place, (item, array) in enumerate(zip(items, found, strict=True)):
+            after = None if rest is None else rest[place]
+            if array is None:
+                whole.append(None)
+            elif item.over_time:
+                parts = array.reshape(self.steps, self.count, self.rows, *array.shape[2:])
+                parts = parts.swapaxes(0, 1)
+                parts = self.library.flip(parts, (0,)) if self.reverse else parts
+                own = parts.reshape(-1, self.rows, *array.shape[2:])
+                both = [own] if after is None else [after, own] if self.reverse else [own, after]
+                whole.append(self.library.concatenate(both))
+            elif item.role == "state":
+                whole.append(array[: self.rows])
+            else:
+                if item.shape[:1] == ("B",):
+                    array = array.reshape(self.count, self.rows, *array.shape[1:]).sum(0)
+                whole.append(array if after is None else array + after)
         return whole
 
 

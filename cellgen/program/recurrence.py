@@ -138,6 +138,18 @@ def recurrence_of(programs: SequencePrograms) -> Recurrence:
     )
 
 
+def are_units_apart(programs: SequencePrograms) -> bool:
+    """Whether a unit of a new state reads that unit of old states alone, all of one shape."""
+    flow = _Flow(programs.forward, programs.links, programs.definition)
+    kinds = {
+        _kind(own, state, link.next)
+        for link in programs.links
+        for state, own in flow.reach[link.next].items()
+    }
+    shapes = {link.previous.shape for link in programs.links}
+    return len(shapes) == 1 and kinds <= {RecurrenceClass.DIAGONAL}
+
+
 def _class_of(layer: Layer) -> RecurrenceClass:
     """The class of the states of a layer."""
     if isinstance(layer, Memory):

@@ -146,7 +146,9 @@ class Interface:
     """All functions of one generated cell; ``digest`` identifies the mathematics (12 digits).
 
     ``directions`` are those of a tangent: of what moves, and the direction it moves along.
-    ``jumps`` is the statement by which a state jumps, nothing where none does.
+    ``jumps`` is the statement by which a state jumps, nothing where none does. ``units_apart``:
+    a unit of a state follows from that unit of the states alone, so that of n states a step's
+    Jacobian has n x n numbers a unit.
     """
 
     name: str
@@ -154,6 +156,7 @@ class Interface:
     functions: tuple[Function, ...]
     directions: tuple[tuple[str, str], ...] = ()
     jumps: str = ""
+    units_apart: bool = False
 
     @property
     def has_team(self) -> bool:

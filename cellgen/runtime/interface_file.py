@@ -38,6 +38,8 @@ def interface_text(interface: Interface, origin: str) -> str:
         head["directions"] = dict(interface.directions)
     if interface.jumps:
         head["jumps"] = interface.jumps
+    if interface.units_apart:
+        head["units_apart"] = True
     lines = [f'  "{name}": {_json(value)},' for name, value in head.items()]
     functions = ",\n".join(_function_text(function) for function in interface.functions)
     return "\n".join(["{", *lines, '  "functions": [', functions, "  ]", "}", ""])
@@ -101,9 +103,9 @@ def _of_text(text: str) -> tuple[object, Interface | None]:
         return record["abi"], None
     functions = tuple(_function(item) for item in record["functions"])
     moves = tuple((str(n), str(dot)) for n, dot in record.get("directions", {}).items())
-    jumps = str(record.get("jumps", ""))
-    interface = Interface(str(record["name"]), str(record["digest"]), functions, moves, jumps)
-    return ABI_VERSION, interface
+    jumps, apart = str(record.get("jumps", "")), bool(record.get("units_apart"))
+    name, digest = str(record["name"]), str(record["digest"])
+    return ABI_VERSION, Interface(name, digest, functions, moves, jumps, apart)
 
 
 def _function(record: dict[str, object]) -> Function:

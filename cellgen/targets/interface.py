@@ -8,6 +8,8 @@ from cellgen.language.cell import Definition
 from cellgen.language.value import Role, T, Value, format_axis
 from cellgen.program.branches import is_bounded
 from cellgen.program.jumps import jump_of
+from cellgen.program.over_time import unroll
+from cellgen.program.recurrence import are_units_apart
 from cellgen.runtime.abi import Argument, Interface
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.names import final_of, gradient_of
@@ -24,8 +26,14 @@ def make_interface(
     sources = schedule.sources
     functions = tuple(_signature(each, definition, sources) for each in schedule.functions)
     directions = tuple(definition.directions.items())
-    every = (*functions, *over_time)
-    return Interface(definition.name, schedule.digest, every, directions, jump_of(definition))
+    return Interface(
+        definition.name,
+        schedule.digest,
+        (*functions, *over_time),
+        directions,
+        jump_of(definition),
+        are_units_apart(unroll(definition)),
+    )
 
 
 _SUMMARIES = {

@@ -39,6 +39,7 @@ from cellgen.torch.errors import TensorError
 from cellgen.torch.layout import Layout
 from cellgen.torch.modes import has_gradient, is_differentiated, is_forward_mode, is_transforming
 from cellgen.torch.registry import Known
+from cellgen.torch.segments_back import back_in_segments, goes_back_in_segments
 
 Of = TypeVar("Of")
 
@@ -114,6 +115,10 @@ class Call:
         """How many outputs and final states the call gives."""
         count = len(self.known.layout.outputs)
         return count if self.options.outputs is None else count - bin(self.hidden).count("1")
+
+    def moved(self, tables: Tables, theta: Sequence[Tensor], dots: Given) -> list[Tensor]:
+        """The directional derivatives of outputs and final states along those of theta."""
+        return _Tangent(self, tables, theta, dots, save=False).outputs()
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[Tables, list[Tensor], list[Tensor]]:
         """Take a list apart: tables, theta, and what follows."""
@@ -214,6 +219,9 @@ def run_back(
 ) -> Sequence[Tensor]:
     """Run the backward pass where torch only runs it; in forward mode with the tangents of it."""
     lengths, mask, reset = tables
+    if call.cut is not None and goes_back_in_segments(call, theta[0]) and not is_transforming():
+        with torch._C._AutoDispatchBelowAutograd():
+            return back_in_segments(call, tables, theta, kept, upstream, run_backward)
     direct = call.direct
     if direct is not None and lengths is None and mask is None and reset is None and is_quiet():
         gradients = direct.back(theta, kept, upstream, call.wanted)

@@ -3,13 +3,18 @@
 Input: a ``Call`` with a cut and tensors of a device. Output: what the operator of the forward pass
 gives. ``frameworks/segments_on_device.py`` says how segments lie; states are compared where they
 are, each sweep waits for one answer, and runs those segments alone that changed.
+
+With a tolerance, cells whose units are apart carry products of Jacobians: the kernel of the tangent
+along each state, on all segments, says what a segment makes of a difference of its first state, so
+that first states of a sweep are those of Newton's method (arXiv:2510.21450), which serves memory
+that is longer than a segment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
     from cellgen.torch.derivatives import Call
 
 Forward: TypeAlias = Callable[..., Sequence[Tensor]]
+Cut = TypeVar("Cut", bound=Segments)
 
 
 def run_segments_on_device(
@@ -51,39 +57,58 @@ def run_segments_on_device(
             f"cannot wait to see whether segments agree; leave parallel out"
         )
     plain, arrays = replace(call, cut=None), [tensor.detach() for tensor in theta]
+
+    def run(part: Operands, save: bool) -> Sequence[Tensor]:
+        return forward(plain, (part.lengths, None, part.reset), part.theta, save=save)
+
+    with torch.no_grad():
+        segments = segments_of_call(Segments, call, tables, arrays)
+        if segments is None:
+            return list(forward(plain, tables, arrays, save=save))
+        return _Cut(segments, cut, run, save, plain if are_linear(call) else None).fill()
+
+
+def are_linear(call: Call) -> bool:
+    """Whether a call in segments is not to the bit, and their Jacobians have n x n numbers a unit.
+
+    n is the number of states.
+    """
+    return bool(call.cut and call.cut.tolerance and call.known.kernel.interface.units_apart)
+
+
+def segments_of_call(
+    kind: type[Cut], call: Call, tables: Tables, theta: Sequence[Tensor]
+) -> Cut | None:
+    """Cut the time of a call; None where there is one segment, no row or no state."""
+    layout, device, cut = call.known.layout, theta[0].device, call.cut
     lengths, mask, reset = tables
     assert mask is None
-
-    def run(operands: Operands, save: bool) -> Sequence[Tensor]:
-        return forward(plain, (operands.lengths, None, operands.reset), operands.theta, save=save)
-
-    first = states_of(layout, arrays)
-    sizes = layout.sizes(arrays)
+    assert cut is not None
+    first, sizes = states_of(layout, theta), layout.sizes(theta)
     count = cut.count(sizes["T"], max((one.numel() for one in first), default=1))
-    with torch.no_grad():
-        if count < 2 or not first or sizes["B"] == 0:
-            return list(run(Operands(lengths, reset, arrays), save))
-        segments = Segments(
-            torch,
-            lambda most: torch.arange(most, device=device),
-            layout,
-            arrays,
-            count,
-            lengths,
-            reset,
-            call.options.reverse,
-        )
-        return _Cut(segments, cut, run, save).fill()
+    if count < 2 or not first or sizes["B"] == 0:
+        return None
+    return kind(
+        torch,
+        lambda most: torch.arange(most, device=device),
+        layout,
+        theta,
+        count,
+        lengths,
+        reset,
+        call.options.reverse,
+    )
 
 
 @dataclass(frozen=True)
 class _Cut:
-    """A call whose time is cut."""
+    """A call whose time is cut; ``linear`` is that of all steps where Jacobians are carried."""
 
     segments: Segments
     cut: Segmentation
     run: Callable[[Operands, bool], Sequence[Tensor]]
     save: bool
+    linear: Call | None
 
     @property
     def _items(self) -> tuple[Argument, ...]:
@@ -114,10 +139,33 @@ class _Cut:
                 return results, segments.count
             if sweep == self.cut.sweeps:
                 break
-            firsts = segments.following(firsts, ends, wrong)
-            self._again(firsts, results, places[0] + 1, places[-1] + 2)
+            if self.linear is None:
+                firsts = segments.following(firsts, ends, wrong)
+                self._again(firsts, results, places[0] + 1, places[-1] + 2)
+            else:
+                firsts = self._carried(self.linear, firsts, ends)
+                self._again(firsts, results, places[0] + 1, segments.count)
         exact = segments.wrong(firsts, last_states(layout, results), 0.0).any(1)
         return results, int(exact.nonzero()[0]) + 1
+
+    def _carried(self, call: Call, firsts: list[Tensor], ends: list[Tensor]) -> list[Tensor]:
+        """Give first states of all segments that follow from each other, but for second orders."""
+        segments, rows = self.segments, self.segments.rows
+        part, maps = segments.side_by_side(firsts), []
+        for along in firsts:
+            left = iter([torch.full_like(one, float(one is along)) for one in firsts])
+            roles = (item.role for item in segments.layout.theta)
+            dots = [next(left) if role == "state" else None for role in roles]
+            moved = call.moved((part.lengths, None, part.reset), part.theta, dots)
+            maps.append([one.split(rows) for one in last_states(segments.layout, moved)])
+        old, last = ([one.split(rows) for one in states] for states in (firsts, ends))
+        new = [[one[:rows]] for one in firsts]
+        for at in range(segments.count - 1):
+            moves = [states[at] - before[at] for states, before in zip(new, old, strict=True)]
+            for m, states in enumerate(new):
+                terms = (maps[n][m][at] * move for n, move in enumerate(moves))
+                states.append(sum(terms, last[m][at]))
+        return [torch.cat(states) for states in new]
 
     def _again(self, firsts: list[Tensor], results: list[Tensor], begin: int, end: int) -> None:
         """Run some segments once more, into the results."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from cellgen import (
@@ -50,8 +51,12 @@ from cellgen.cells.recurrent_highway import RecurrentHighway2Full
 from cellgen.cells.slstm import SLSTMHeads
 from cellgen.cells.sru import SRU
 from cellgen.pipeline import programs_of, recurrence
-from cellgen.program.recurrence import RecurrenceClass
+from cellgen.program.interpret import interpret
+from cellgen.program.jumps import jump_of
+from cellgen.program.over_time import unroll
+from cellgen.program.recurrence import RecurrenceClass, are_units_apart
 from cellgen.views.show import as_data, as_text
+from tests.conftest import SIZES, draw
 from tests.cover import each_of, of_equations
 
 K, D = Dim("K"), Dim("D")
@@ -275,6 +280,33 @@ def test_products_are_told_apart_by_what_waits_for_them():
 def test_a_cell_is_of_the_class_of_its_hardest_state():
     found = recurrence(GRUD)
     assert [state.kind for state in found.states] == [DENSE, LINEAR]
+
+
+@pytest.mark.parametrize("cell", each_of(of_equations))
+def test_units_that_are_apart_read_that_unit_of_states_alone(cell):
+    """A unit of one state moves: no other unit of any new state has another bit."""
+    programs, forward = unroll(cell.definition), programs_of(cell).mathematics[0]
+    given = draw(forward.arguments)
+    spread = False
+    for state in (str(link.previous) for link in programs.links):
+        if state not in given:
+            continue
+        place = tuple(length // 2 for length in given[state].shape)
+        moved = {**given, state: given[state].copy()}
+        moved[state][place] += 0.25
+        for link in programs.links:
+            before, after = (
+                interpret(forward, arrays, SIZES)[str(link.next)].copy()
+                for arrays in (given, moved)
+            )
+            if before.shape == given[state].shape:
+                before[place] = after[place] = 0
+            spread |= not np.array_equal(before, after, equal_nan=True)
+    shapes = {link.previous.shape for link in programs.links}
+    apart = are_units_apart(programs)
+    assert not (apart and (spread or len(shapes) > 1))
+    if not apart and len(shapes) == 1 and not jump_of(cell.definition):
+        assert spread, "units are apart, and nothing says so"
 
 
 @pytest.mark.parametrize("cell", each_of(of_equations))

@@ -11,6 +11,8 @@ torch = pytest.importorskip("torch")
 
 import cellgen.torch  # noqa: E402
 from cellgen.errors import ArgumentError  # noqa: E402
+from cellgen.torch import derivatives  # noqa: E402
+from cellgen.torch import segments_on_device as on_device  # noqa: E402
 from cellgen.torch.errors import KindError, TensorError  # noqa: E402
 from cellgen.torch.segments_on_device import _Cut  # noqa: E402
 from tests.torch.emulated import emulated_device  # noqa: E402
@@ -180,10 +182,92 @@ def test_on_a_device_a_tolerance_ends_sooner_and_a_call_shows_what_it_says() -> 
                 near = run(**given, **SEGMENTS, tolerance=tolerance).h
             runs.append(again.call_count)
             torch.testing.assert_close(near, run(**given).h, atol=2 * tolerance, rtol=0)
-        assert runs == [3, 2, 0]
+        assert runs == [3, 1, 0]  # a minGRU is linear in its state: one sweep of Jacobians is exact
         for shown in ({"last_only": True}, {"batch_first": True, "x": given["x"].transpose(0, 1)}):
             whole, cut = (run(**{**given, **shown, **how}) for how in ({}, SEGMENTS))
             assert all(torch.equal(a, b) for a, b in zip(whole, cut, strict=True) if a is not None)
+
+
+def trained_on_a_device(
+    cell: str, given: dict[str, torch.Tensor], **options: Any
+) -> tuple[torch.Tensor, ...]:
+    """Outputs of a call, then the gradients that there are."""
+    leaves = {n: tensor.clone().requires_grad_() for n, tensor in given.items()}
+    outputs = cellgen.torch.function(cell)(**leaves, **options)
+    sum(one.square().sum() for one in outputs).backward()
+    gradients = (leaf.grad for leaf in leaves.values() if leaf.grad is not None)
+    return (*(one.detach() for one in outputs), *gradients)
+
+
+@pytest.mark.parametrize(
+    ("cell", "segments", "options"),
+    [
+        ("para_lstm", 5, {}),
+        ("min_gru", 4, {**LENGTHS, **RESET}),
+        ("min_gru", 5, {**LENGTHS, **RESET, "reverse": True}),
+        pytest.param("ind_rnn", 4, LENGTHS, marks=pytest.mark.slow),
+        pytest.param("qrnn", 5, {"reverse": True}, marks=pytest.mark.slow),
+        pytest.param("s5", 4, {**LENGTHS, "reverse": True}, marks=pytest.mark.slow),
+        pytest.param("retnet", 4, {}, marks=pytest.mark.slow),
+        pytest.param("para_lstm", 12, {**LENGTHS, **RESET}, marks=pytest.mark.slow),
+    ],
+)
+def test_on_a_device_gradients_with_a_tolerance_are_a_scan_over_segments(
+    cell: str, segments: int, options: dict[str, Any]
+) -> None:
+    """One call without what is behind, one a state, one of all gradients, and one of a tail."""
+    given, cut = tensors(cell, rows=7), {"parallel": "segments", "segments": segments, "sweeps": 9}
+    states = len(cellgen.torch.function(cell).layout.forward.states)
+    with emulated_device():
+        wanted = trained_on_a_device(cell, given, **options)
+        with mock.patch.object(derivatives, "run_backward", wraps=derivatives.run_backward) as back:
+            found = trained_on_a_device(cell, given, **options, **cut, tolerance=1e-14)
+    assert back.call_count == states + 2 + (12 % segments > 0)
+    for one, due in zip(found, wanted, strict=True):
+        assert (one - due).abs().max() <= 4e-15 * due.abs().max()
+
+
+def test_on_a_device_gradients_to_the_bit_and_of_units_that_are_read_go_step_by_step() -> None:
+    for cell, tolerance in (("min_gru", 0), ("elman", 1e-300)):
+        given = tensors(cell, rows=3)
+        with emulated_device():
+            wanted = trained_on_a_device(cell, given)
+            found = trained_on_a_device(cell, given, **SEGMENTS, tolerance=tolerance)
+        assert all(map(torch.equal, found, wanted))
+
+
+def test_on_a_device_a_tolerance_carries_jacobians_through_memory_that_is_longer() -> None:
+    """A state that forgets a hundredth a step: segments of 4 alone take a sweep each."""
+    given = tensors("ind_rnn", rows=2)
+    given["x"] = given["x"].repeat(4, 1, 1)
+    given["u"] = torch.full_like(given["u"], 0.99)
+    cut = {"parallel": "segments", "segments": 12, "tolerance": 1e-9, "sweeps": 11}
+    sweeps = {}
+    with emulated_device():
+        run = cellgen.torch.function("ind_rnn")
+        due = run(**given)
+        for way, carries in (("carried", True), ("alone", False)):
+            linear = mock.patch.object(on_device, "are_linear", return_value=carries)
+            again = mock.patch.object(_Cut, "_again", autospec=True, side_effect=_Cut._again)
+            with linear, again as calls:
+                near = run(**given, **cut)
+            sweeps[way] = calls.call_count
+            assert (near.h - due.h).abs().max() <= 1e-7
+    assert sweeps["carried"] <= 4 < 8 <= sweeps["alone"], sweeps
+
+
+def test_on_a_device_carried_jacobians_of_nan_and_infinite_numbers_give_what_steps_give() -> None:
+    given = tensors("ind_rnn", rows=3)
+    given["x"][5, 1, 0], given["x"][2, 2, 1] = float("nan"), float("inf")
+    given["h_prev"][0] = 1e300
+    with emulated_device():
+        run = cellgen.torch.function("ind_rnn")
+        due = run(**given)
+        for segments, sweeps in ((4, 9), (6, 1), (12, 3)):
+            cut = {"parallel": "segments", "segments": segments, "sweeps": sweeps}
+            near = run(**given, **cut, tolerance=1e-12)
+            for one, wanted in zip(near, due, strict=True):
+                torch.testing.assert_close(one, wanted, rtol=0, atol=1e-10, equal_nan=True)
 
 
 def test_on_a_device_no_rows_have_no_segments() -> None:
