@@ -20,7 +20,7 @@ from tests.cover import Traits, operators_of
 
 COVERING = (
     *("elman_relu", "layer_norm_gru", "slstm_heads", "lru", "lif", "stated", "contexts"),
-    *("running_units", "matrix_heads", "along"),
+    *("running_heads", "matrix_heads", "along"),
 )
 """Cells that are compiled for the emulation each time, by name; the others with the slow tests.
 They are the ``cover`` of the established ones and those of the tests, which a test computes."""
