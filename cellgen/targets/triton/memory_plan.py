@@ -342,7 +342,7 @@ CONFIGURATIONS: Mapping[int, Mapping[str, tuple[Settings, ...]]] = {
         ),
         "gradients": (
             *((32, 32, 64, 8, 1), (32, 64, 64, 8, 1), (32, 32, 64, 4, 1), (32, 64, 64, 4, 1)),
-            *((64, 64, 64, 8, 1), (64, 32, 64, 4, 1)),
+            *((64, 64, 64, 8, 1), (64, 32, 64, 4, 1), (32, 16, 64, 8, 1)),
         ),
     },
     256: {
@@ -350,7 +350,7 @@ CONFIGURATIONS: Mapping[int, Mapping[str, tuple[Settings, ...]]] = {
         "scan": ((32, 0, 16, 8, 1), (32, 0, 32, 8, 1), (32, 0, 32, 4, 2)),
         "outputs": ((32, 0, 32, 8, 1), (32, 0, 64, 8, 1)),
         "back": ((32, 0, 16, 8, 1), (32, 0, 32, 8, 1)),
-        "gradients": ((32, 32, 64, 8, 1), (32, 64, 64, 8, 1)),
+        "gradients": ((32, 32, 64, 8, 1), (32, 64, 64, 8, 1), (32, 16, 64, 8, 1)),
     },
 }
 """By the most keys and values. The first that a call may take spills least, which tests hold, and
@@ -362,14 +362,15 @@ def configurations_of(m: MemoryText) -> dict[str, tuple[Configuration, ...]]:
     """Configurations that may be chosen, by kernel, of a memory.
 
     Short chunks stand first where registers do not hold what long ones need, and of those that
-    erase by key more warps, which share a state.
+    erase by key more warps, which share a state, and blocks of fewer keys.
     """
     erases_by_key = m.by_key and bool(m.erasers)
 
-    def place(one: Settings) -> tuple[int, int]:
-        length, _, _, warps, _ = one
-        needs_short = erases_by_key or m.column is not None
-        return length if needs_short else 0, -warps if erases_by_key else 0
+    def place(one: Settings) -> tuple[int, ...]:
+        length, keys, _, warps, _ = one
+        if erases_by_key:
+            return length, -warps, keys
+        return (length,) if m.column is not None else ()
 
     return {
         f"{m.name}_{kernel}": tuple(
