@@ -6,10 +6,6 @@ segments which start from the right bits end with them, as those of the CPU do
 (``runtime/call/segments.py``). A segment behind the end of its row has no steps: its first state
 says nothing, and the row's last one is that of the segment in which it ends.
 
-Where units are apart (``Interface.units_apart``) a segment is, near a state, a linear map of n x n
-numbers a unit, for n states: what its last states make of its first ones. ``through`` applies such
-maps, one segment after the other.
-
 Input: arrays of a framework. Output: operands of calls, and what their results say. Nothing here
 looks at values: each bridge says how it decides by them.
 """
@@ -167,8 +163,8 @@ class Segments:
     def wrong(self, firsts: Arrays, ends: Arrays, tolerance: float) -> Any:
         """Which rows (count - 1, B), from the second segment on, do not follow from those before.
 
-        A first state has the bits of the last one before it, or is near enough; where a row has
-        ended, it may be any.
+        A first state has the bits of the last one before it, or is near enough, as NaN is to NaN;
+        where a row has ended, it may be any.
         """
         library, alike = self.library, []
         for own, last in zip(firsts, ends, strict=True):
@@ -177,7 +173,7 @@ class Segments:
             same = a.view(word) == b.view(word)
             if tolerance:
                 near = abs(a - b) <= tolerance * library.clip(abs(b), 1.0, None)
-                same = same | (library.isfinite(b) & near)
+                same = same | (library.isfinite(b) & near) | (library.isnan(a) & library.isnan(b))
             alike.append(same.reshape(self.count - 1, self.rows, -1).all(-1))
         wrong = ~functools.reduce(operator.and_, alike)
         if self.lengths is not None and not self.reverse:

@@ -22,7 +22,7 @@ from torch import Tensor
 from cellgen.frameworks.layout import TensorLayout
 from cellgen.frameworks.segments_on_device import Operands, SegmentsBack
 from cellgen.torch.devices import PLACES
-from cellgen.torch.segments_on_device import are_linear, segments_of_call
+from cellgen.torch.segments_on_device import are_linear, product, segments_of_call
 
 if TYPE_CHECKING:
     from cellgen.torch.calls import Given, Tables
@@ -118,7 +118,7 @@ class _Back:
         for at in range(self.segments.count - 1, 0, -1):
             own = [one[-1] for one in behind]
             for m, gradients in enumerate(behind):
-                terms = (maps[n][m][at] * one for n, one in enumerate(own))
+                terms = (product(maps[n][m][at], one) for n, one in enumerate(own))
                 gradients.append(sum(terms, added[m][at]))
         return [torch.cat(gradients[::-1]) for gradients in behind]
 

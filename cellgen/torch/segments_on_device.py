@@ -71,9 +71,10 @@ def run_segments_on_device(
 def are_linear(call: Call) -> bool:
     """Whether a call in segments is not to the bit, and their Jacobians have n x n numbers a unit.
 
-    n is the number of states.
+    n is the number of states. Truncated gradients (``window``) are cut at steps of the whole row.
     """
-    return bool(call.cut and call.cut.tolerance and call.known.kernel.interface.units_apart)
+    is_exact = call.cut is None or not call.cut.tolerance or call.options.window
+    return not is_exact and call.known.kernel.interface.units_apart
 
 
 def segments_of_call(
@@ -143,13 +144,18 @@ class _Cut:
                 firsts = segments.following(firsts, ends, wrong)
                 self._again(firsts, results, places[0] + 1, places[-1] + 2)
             else:
-                firsts = self._carried(self.linear, firsts, ends)
+                firsts = self._carried(self.linear, firsts, ends, places[0] + 1)
                 self._again(firsts, results, places[0] + 1, segments.count)
         exact = segments.wrong(firsts, last_states(layout, results), 0.0).any(1)
         return results, int(exact.nonzero()[0]) + 1
 
-    def _carried(self, call: Call, firsts: list[Tensor], ends: list[Tensor]) -> list[Tensor]:
-        """Give first states of all segments that follow from each other, but for second orders."""
+    def _carried(
+        self, call: Call, firsts: list[Tensor], ends: list[Tensor], begin: int
+    ) -> list[Tensor]:
+        """Give first states, from segment ``begin`` on those that follow but for second orders.
+
+        Segments before it keep theirs, from which their results are.
+        """
         segments, rows = self.segments, self.segments.rows
         part, maps = segments.side_by_side(firsts), []
         for along in firsts:
@@ -159,11 +165,11 @@ class _Cut:
             moved = call.moved((part.lengths, None, part.reset), part.theta, dots)
             maps.append([one.split(rows) for one in last_states(segments.layout, moved)])
         old, last = ([one.split(rows) for one in states] for states in (firsts, ends))
-        new = [[one[:rows]] for one in firsts]
-        for at in range(segments.count - 1):
+        new = [[*one[:begin]] for one in old]
+        for at in range(begin - 1, segments.count - 1):
             moves = [states[at] - before[at] for states, before in zip(new, old, strict=True)]
             for m, states in enumerate(new):
-                terms = (maps[n][m][at] * move for n, move in enumerate(moves))
+                terms = (product(maps[n][m][at], move) for n, move in enumerate(moves))
                 states.append(sum(terms, last[m][at]))
         return [torch.cat(states) for states in new]
 
@@ -178,3 +184,8 @@ class _Cut:
         again = self.run(part, self.save)
         for item, whole, new in zip(self._items, results, again, strict=True):
             (whole[:, rows] if has_steps(item) else whole[rows]).copy_(new)
+
+
+def product(jacobian: Tensor, difference: Tensor) -> Tensor:
+    """What a product of Jacobians makes of a difference: 0 of 0, even where it is infinite."""
+    return torch.where(difference == 0, 0, jacobian * difference)

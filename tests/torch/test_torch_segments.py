@@ -227,13 +227,33 @@ def test_on_a_device_gradients_with_a_tolerance_are_a_scan_over_segments(
         assert (one - due).abs().max() <= 4e-15 * due.abs().max()
 
 
-def test_on_a_device_gradients_to_the_bit_and_of_units_that_are_read_go_step_by_step() -> None:
-    for cell, tolerance in (("min_gru", 0), ("elman", 1e-300)):
-        given = tensors(cell, rows=3)
-        with emulated_device():
-            wanted = trained_on_a_device(cell, given)
-            found = trained_on_a_device(cell, given, **SEGMENTS, tolerance=tolerance)
-        assert all(map(torch.equal, found, wanted))
+@pytest.mark.parametrize(
+    ("cell", "tolerance", "options"),
+    [("min_gru", 0, {}), ("elman", 1e-300, {}), ("min_gru", 1e-300, {"window": 5})],
+    ids=["to the bit", "units that are read", "truncated"],
+)
+def test_on_a_device_other_gradients_go_step_by_step(
+    cell: str, tolerance: float, options: dict[str, Any]
+) -> None:
+    given = tensors(cell, rows=3)
+    with emulated_device():
+        wanted = trained_on_a_device(cell, given, **options)
+        found = trained_on_a_device(cell, given, **options, **SEGMENTS, tolerance=tolerance)
+    assert all(map(torch.equal, found, wanted))
+
+
+def test_on_a_device_a_gradient_of_zero_stays_so_where_products_of_jacobians_are_infinite() -> None:
+    """Six steps of a segment multiply by 1e55 each, and the loss is of steps before them."""
+    given = {name: torch.zeros_like(one) for name, one in tensors("ind_rnn").items()}
+    given["u"] += 1e55
+    gradients = []
+    with emulated_device():
+        for how in ({}, {"parallel": "segments", "segments": 2, "tolerance": 1e-9}):
+            leaves = {n: tensor.clone().requires_grad_() for n, tensor in given.items()}
+            cellgen.torch.function("ind_rnn")(**leaves, **how).h[3].sum().backward()
+            gradients.append([leaf.grad for leaf in leaves.values()])
+    assert all(map(torch.equal, *gradients))
+    assert all(one.isfinite().all() for one in gradients[0])
 
 
 def test_on_a_device_a_tolerance_carries_jacobians_through_memory_that_is_longer() -> None:
@@ -268,6 +288,31 @@ def test_on_a_device_carried_jacobians_of_nan_and_infinite_numbers_give_what_ste
             near = run(**given, **cut, tolerance=1e-12)
             for one, wanted in zip(near, due, strict=True):
                 torch.testing.assert_close(one, wanted, rtol=0, atol=1e-10, equal_nan=True)
+
+
+def test_on_a_device_what_sweeps_leave_is_stepped_from_a_segment_that_is_right_to_the_bit() -> None:
+    """States that x fills forget at once, so that segments 1 to 4 are near and not to the bit."""
+    given = tensors("ind_rnn", rows=2)
+    given["x"] = given["x"].repeat(4, 1, 1)
+    given["x"][:16], given["b"][:] = 5, 0
+    given["u"][:], given["w"][:] = 0.99, torch.eye(3)
+    cut = {"parallel": "segments", "segments": 12, "tolerance": 1e-3, "sweeps": 1}
+    with emulated_device():
+        run = cellgen.torch.function("ind_rnn")
+        assert torch.equal(run(**given, **cut).h, run(**given).h)
+
+
+def test_on_a_device_nan_of_another_sign_follows_from_nan() -> None:
+    given = tensors("ind_rnn", rows=3)
+    given["x"][2, 1, 0], given["x"][3, 1, 0] = float("inf"), -float("inf")
+    given["u"] *= float("inf")
+    cut = {"parallel": "segments", "segments": 6, "tolerance": 1e-12, "sweeps": 9}
+    with emulated_device():
+        run = cellgen.torch.function("ind_rnn")
+        with mock.patch.object(_Cut, "_again", autospec=True, side_effect=_Cut._again) as again:
+            near = run(**given, **cut).h
+        torch.testing.assert_close(near, run(**given).h, rtol=0, atol=0, equal_nan=True)
+    assert again.call_count <= 5
 
 
 def test_on_a_device_no_rows_have_no_segments() -> None:
