@@ -66,6 +66,7 @@ def test_a_call_without_memory_raises_and_the_next_one_is_right(preload):
 
 
 @needs_glibc
+@pytest.mark.slow
 def test_states_of_segments_are_compared_without_a_buffer(preload):
     """More than 500 numbers of float32, by a tolerance: NumPy would end the process."""
     assert "near: " in said(preload, "gru", "large", "forward in segments, near")
