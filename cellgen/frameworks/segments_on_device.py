@@ -108,11 +108,10 @@ class Segments:
 
     def rest(self, done: int, states: Arrays) -> Operands:
         """Give the steps behind the first ``done`` ones as they are."""
-        begin, left = 0 if self.reverse else done, self.total - done
-        at = slice(begin, begin + left)
+        at = self._behind(done)
         lengths = self.lengths
         if lengths is not None:
-            lengths = self.library.clip(lengths - begin, 0, left)
+            lengths = self.library.clip(lengths - at.start, 0, self.total - done)
         reset = None if self.reset is None else self.reset[at]
         return self._operands(states, 1, lengths, reset, lambda array: array[at])
 
@@ -147,6 +146,21 @@ class Segments:
     def _over_time(self) -> list[Any]:
         pairs = zip(self.layout.theta, self.theta, strict=True)
         return [self._cut(array) for item, array in pairs if item.over_time]
+
+    def _behind(self, done: int, *, is_ordered: bool = False) -> slice:
+        """Which steps are computed behind the first ``done`` ones."""
+        turns = self.reverse and not is_ordered
+        return slice(0, self.total - done) if turns else slice(done, self.total)
+
+    def _whole(self, array: Any, done: int, after: Any = None, *, is_ordered: bool = False) -> Any:
+        """Put the first ``done`` segments of rows together, and what was left behind them."""
+        turns = self.reverse and not is_ordered
+        parts = array.reshape(self.steps, self.count, self.rows, *array.shape[2:])
+        parts = parts.swapaxes(0, 1)[:done]
+        parts = self.library.flip(parts, (0,)) if turns else parts
+        own = parts.reshape(done * self.steps, self.rows, *array.shape[2:])
+        both = [own] if after is None else [after, own] if turns else [own, after]
+        return self.library.concatenate(both)
 
     def _cut(self, array: Any, *, is_ordered: bool = False) -> Any:
         """An array (T, B, ...) as (s, count, B, ...), without the steps that are left.
@@ -228,13 +242,7 @@ class Segments:
             if not has_steps(item):
                 whole.append(by_name[item.of] if after is None else after)
                 continue
-            turned = self.reverse and not item.saved
-            parts = array.reshape(self.steps, self.count, self.rows, *array.shape[2:])
-            parts = parts.swapaxes(0, 1)[:done]
-            parts = self.library.flip(parts, (0,)) if turned else parts
-            own = parts.reshape(done * self.steps, self.rows, *array.shape[2:])
-            both = [own] if after is None else [after, own] if turned else [own, after]
-            whole.append(self.library.concatenate(both))
+            whole.append(self._whole(array, done, after, is_ordered=item.saved))
         return whole
 
 
@@ -263,20 +271,17 @@ class SegmentsBack(Segments):
     def as_rows(self, items: Sequence[Argument], arrays: Arrays) -> list[Any]:
         """Give arrays over time with segments as rows, None for others."""
         return [
-            self._as_rows(array, item.saved) if array is not None and has_steps(item) else None
+            self._cut(array, is_ordered=item.saved).reshape(self.steps, -1, *array.shape[2:])
+            if array is not None and has_steps(item)
+            else None
             for item, array in zip(items, arrays, strict=True)
         ]
-
-    def _as_rows(self, array: Any, is_ordered: bool) -> Any:
-        part = self._cut(array, is_ordered=is_ordered)
-        return part.reshape(self.steps, -1, *array.shape[2:])
 
     def of_rest(self, items: Sequence[Argument], arrays: Arrays) -> list[Any]:
         """Give what arrays have of the steps behind the segments, others as they are."""
         done = self.count * self.steps
-        first, last = slice(done, None), slice(self.total - done)
         return [
-            array[last if self.reverse and not item.saved else first]
+            array[self._behind(done, is_ordered=item.saved)]
             if array is not None and has_steps(item)
             else array
             for item, array in zip(items, arrays, strict=True)
@@ -290,12 +295,7 @@ class SegmentsBack(Segments):
             if array is None:
                 whole.append(None)
             elif item.over_time:
-                parts = array.reshape(self.steps, self.count, self.rows, *array.shape[2:])
-                parts = parts.swapaxes(0, 1)
-                parts = self.library.flip(parts, (0,)) if self.reverse else parts
-                own = parts.reshape(-1, self.rows, *array.shape[2:])
-                both = [own] if after is None else [after, own] if self.reverse else [own, after]
-                whole.append(self.library.concatenate(both))
+                whole.append(self._whole(array, self.count, after))
             elif item.role == "state":
                 whole.append(array[: self.rows])
             else:

@@ -22,7 +22,7 @@ from torch import Tensor
 from cellgen.frameworks.layout import TensorLayout
 from cellgen.frameworks.segments_on_device import Operands, SegmentsBack
 from cellgen.torch.devices import PLACES
-from cellgen.torch.segments_on_device import are_linear, product, segments_of_call
+from cellgen.torch.segments_on_device import Parts, are_linear, segments_of_call, through
 
 if TYPE_CHECKING:
     from cellgen.torch.calls import Given, Tables
@@ -105,21 +105,20 @@ class _Back:
         alone = self._wanting(states)
         none = [torch.zeros_like(one) for one in ends]
 
-        def through(above: Given, behind: Sequence[Tensor]) -> list[Tensor]:
-            found = back(alone, above, behind)
-            return [found[place].split(rows) for place in states]
+        def firsts(above: Given, behind: Sequence[Tensor]) -> list[Parts]:
+            gradients = back(alone, above, behind)
+            return [gradients[place].split(rows) for place in states]
 
-        added = through(above, none)
+        added = firsts(above, none)
         maps = [
-            through([None] * len(above), [*none[:n], torch.ones_like(one), *none[n + 1 :]])
+            firsts([None] * len(above), [*none[:n], torch.ones_like(one), *none[n + 1 :]])
             for n, one in enumerate(ends)
         ]
         behind = [[one] for one in last]
         for at in range(self.segments.count - 1, 0, -1):
-            own = [one[-1] for one in behind]
-            for m, gradients in enumerate(behind):
-                terms = (product(maps[n][m][at], one) for n, one in enumerate(own))
-                gradients.append(sum(terms, added[m][at]))
+            own = [gradients[-1] for gradients in behind]
+            for gradients, before in zip(behind, through(maps, at, own, added), strict=True):
+                gradients.append(before)
         return [torch.cat(gradients[::-1]) for gradients in behind]
 
     def _rest(self, firsts: Sequence[Tensor]) -> tuple[list[Tensor | None] | None, list[Tensor]]:

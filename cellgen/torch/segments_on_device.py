@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from cellgen.torch.derivatives import Call
 
 Forward: TypeAlias = Callable[..., Sequence[Tensor]]
+Parts: TypeAlias = Sequence[Tensor]
+"""Of an array of states that of each segment."""
 Cut = TypeVar("Cut", bound=Segments)
 
 
@@ -73,8 +75,8 @@ def are_linear(call: Call) -> bool:
 
     n is the number of states. Truncated gradients (``window``) are cut at steps of the whole row.
     """
-    is_exact = call.cut is None or not call.cut.tolerance or call.options.window
-    return not is_exact and call.known.kernel.interface.units_apart
+    is_near = call.cut is not None and call.cut.tolerance > 0 and not call.options.window
+    return is_near and call.known.kernel.interface.units_apart
 
 
 def segments_of_call(
@@ -168,9 +170,8 @@ class _Cut:
         new = [[*one[:begin]] for one in old]
         for at in range(begin - 1, segments.count - 1):
             moves = [states[at] - before[at] for states, before in zip(new, old, strict=True)]
-            for m, states in enumerate(new):
-                terms = (product(maps[n][m][at], move) for n, move in enumerate(moves))
-                states.append(sum(terms, last[m][at]))
+            for states, own in zip(new, through(maps, at, moves, last), strict=True):
+                states.append(own)
         return [torch.cat(states) for states in new]
 
     def _again(self, firsts: list[Tensor], results: list[Tensor], begin: int, end: int) -> None:
@@ -186,6 +187,20 @@ class _Cut:
             (whole[:, rows] if has_steps(item) else whole[rows]).copy_(new)
 
 
-def product(jacobian: Tensor, difference: Tensor) -> Tensor:
-    """What a product of Jacobians makes of a difference: 0 of 0, even where it is infinite."""
-    return torch.where(difference == 0, 0, jacobian * difference)
+def through(
+    maps: Sequence[Sequence[Parts]], at: int, moves: Sequence[Tensor], onto: Sequence[Parts]
+) -> list[Tensor]:
+    """What a segment makes of a difference of each state, added onto what it has.
+
+    ``maps`` are its products of Jacobians, of each state to each; 0 of 0, even where infinite.
+    """
+    return [
+        sum(
+            (
+                torch.where(move == 0, 0, of_state[m][at] * move)
+                for of_state, move in zip(maps, moves, strict=True)
+            ),
+            own[at],
+        )
+        for m, own in enumerate(onto)
+    ]

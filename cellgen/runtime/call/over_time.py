@@ -21,10 +21,9 @@ from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.called import called_as
 from cellgen.runtime.call.checkpoints import Checkpoints
 from cellgen.runtime.call.door import Door
-from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.function import KernelFunction, Out
 from cellgen.runtime.call.layout import swap_time_and_batch
-from cellgen.runtime.call.narrow import converted, narrow_element, narrowed
+from cellgen.runtime.call.narrow import converted, narrow_element
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import CallPlan, Owner, defect
 from cellgen.runtime.call.prepared import CheckedCall, Preparation, TimeCallPlan
@@ -279,8 +278,6 @@ class TimeFunction(KernelFunction):
         what another call gets without measuring. Pass it on as ``plan=``. Takes what a call takes.
         Raises ArgumentError, BuildError, MemoryError.
         """
-        if has_foreign(arguments) and not narrow_element(arguments):
-            arguments = adopt(self.__qualname__, arguments).arguments
         return _measured(self, thread_count(threads, self.__qualname__), arguments)
 
 
@@ -352,11 +349,9 @@ def _measured(owner: TimeFunction, count: int, arguments: dict[str, Any]) -> Seq
             f"have no plan; leave it out"
         )
     named -= owner._made
-    element, options = narrow_element(arguments), arguments
-    if element:
-        options = narrowed(
-            owner.__qualname__, owner.function, arguments, None, in_place=True
-        ).arguments
+    element = narrow_element(arguments)
+    floats = converted(owner.__qualname__, owner.function, arguments, None)
+    options = arguments if floats is None else floats.arguments
     arrays = {n: a for n, a in options.items() if n in named and a is not None}
     if options.get("packed") is not None:
         owner._packing.take(arrays, options["packed"])
