@@ -2252,10 +2252,10 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward_workspace
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store)
-         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(1, nT * nB * (nN * nD)), store)
-         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * (nN * nD * nK)), store)
-         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * (nN * nK)), store)
-         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(4, nT * nB * (nN * 1)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(1, nT * nB * nN * nD), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nN * nD * nK), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * nN * nK), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(4, nT * nB * nN * 1), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * (nD * nK * nN)), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * (nK * nN)), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nN), store)
@@ -2322,13 +2322,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward)(
     store *const x_ordered = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store);
     store *const h_ordered = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(1, nT * nB * (nN * nD)), store);
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(1, nT * nB * nN * nD), store);
     store *const c_ordered = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * (nN * nD * nK)), store);
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nN * nD * nK), store);
     store *const n_ordered = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * (nN * nK)), store);
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * nN * nK), store);
     store *const m_ordered = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(4, nT * nB * (nN * 1)), store);
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(4, nT * nB * nN * 1), store);
     store *const c_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * (nD * nK * nN)), store);
     store *const n_prev_before = (store *)(void *)memory;
@@ -3764,13 +3764,13 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_workspac
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store)
-         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(1, nT * nB * (nN * nD * nK)), store)
-         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * (nN * nK)), store)
-         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * (nN * 1)), store)
-         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(4, nT * nB * (nN * nD)), store)
-         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(5, nT * nB * (nN * nD * nK)), store)
-         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(6, nT * nB * (nN * nK)), store)
-         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(7, nT * nB * (nN * 1)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(1, nT * nB * nN * nD * nK), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nN * nK), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * nN * 1), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(4, nT * nB * nN * nD), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(5, nT * nB * nN * nD * nK), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(6, nT * nB * nN * nK), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(7, nT * nB * nN * 1), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(8, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nD * nK * nN)), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nK * nN)), store)
@@ -3868,19 +3868,19 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     store *const x_ordered = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store);
     store *const c_ordered = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(1, nT * nB * (nN * nD * nK)), store);
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(1, nT * nB * nN * nD * nK), store);
     store *const n_ordered = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * (nN * nK)), store);
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nN * nK), store);
     store *const m_ordered = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * (nN * 1)), store);
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * nN * 1), store);
     store *const d_h_ordered = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(4, nT * nB * (nN * nD)), store);
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(4, nT * nB * nN * nD), store);
     store *const d_c_ordered = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(5, nT * nB * (nN * nD * nK)), store);
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(5, nT * nB * nN * nD * nK), store);
     store *const d_n_ordered = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(6, nT * nB * (nN * nK)), store);
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(6, nT * nB * nN * nK), store);
     store *const d_m_ordered = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(7, nT * nB * (nN * 1)), store);
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(7, nT * nB * nN * 1), store);
     store *const d_x_ordered = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(8, nT * nB * nI), store);
     store *const c_prev_before = (store *)(void *)memory;

@@ -108,22 +108,39 @@ class AheadLoad:
 
 
 @dataclass(frozen=True)
+class PlaceLine:
+    """The line that declares a place, and the name of the rows that it is of, if it is rows."""
+
+    rows: str
+    line: str
+
+
+@dataclass(frozen=True)
 class ElementLines:
     """What a loop does for one row and unit, for a kernel that declares its places itself.
 
-    ``reads`` are its loads as parts, ``others`` the places that are not theirs. ``body`` forms and
-    stores, one after the other; ``formed`` is the former, ``stored`` the latter.
+    ``reads`` are its loads, ``others`` the places that are not theirs. ``body`` forms and stores,
+    one after the other; ``formed`` is the former, ``stored`` the latter.
     """
 
     comments: list[str]
     units: str
-    places: list[str]
-    loads: list[str]
+    places: list[PlaceLine]
     body: list[str]
     formed: list[str]
     stored: list[str]
     reads: list[AheadLoad]
-    others: list[str]
+
+    @property
+    def loads(self) -> list[str]:
+        """The lines that read."""
+        return [read.declared for read in self.reads]
+
+    @property
+    def others(self) -> list[str]:
+        """The lines of places that are no load's."""
+        of_reads = {read.rows for read in self.reads}
+        return [place.line for place in self.places if place.rows not in of_reads]
 
 
 NO_SUMS: Mapping[Value, str] = {}
@@ -156,19 +173,20 @@ def elements_of(
     writer.take_sums(sums, onto=onto)
     writer.take_sums(of_row, onto=False)
     kernel = writer.context()
-    declared = [(p, f"const {p.declared} = {p.argument};") for p in writer.taken if not p.is_length]
-    at = {p.rows: line for p, line in declared if p.rows}
-    of_reads = {read.rows for read in writer.reads}
+    places = [
+        PlaceLine(p.rows, f"const {p.declared} = {p.argument};")
+        for p in writer.taken
+        if not p.is_length
+    ]
+    at = {place.rows: place.line for place in places}
     return ElementLines(
         comments=kernel.comments,
         units=c_axis(item.units),
-        places=[line for _, line in declared],
-        loads=kernel.loads,
+        places=places,
         body=kernel.body,
-        formed=[line for line in kernel.body if line not in writer.stored],
+        formed=[*writer.begins, *writer.formed],
         stored=writer.stored,
         reads=[replace(read, place=at[read.rows]) for read in writer.reads],
-        others=[line for p, line in declared if p.rows not in of_reads],
     )
 
 
@@ -205,7 +223,9 @@ class KernelWriter:
         self.taken: list[Parameter] = []
         self.totals: list[str] = []
         self.reads: list[AheadLoad] = []
-        self.stores: list[str] = []
+        self.begins: list[str] = []
+        self.keeps: list[str] = []
+        self.formed: list[str] = []
         self.stored: list[str] = []
         self.written = part.written if tier is None else tier.written
         self.begun: list[str] = []
@@ -232,7 +252,7 @@ class KernelWriter:
             if place.kept is not None:
                 text = f"cg_as_stored<store>({text})"
                 self._keep(load, place.kept)
-            self.stores.insert(0, f"const real {name} = {text};")
+            self.begins.insert(0, f"const real {name} = {text};")
 
     def context(self) -> KernelContext:
         """Spell the kernel; also gathers the arguments of its launch."""
@@ -246,7 +266,7 @@ class KernelWriter:
         for name in sorted(lengths):
             self.taken.append(Parameter(f"int64_t {name}", name, is_length=True))
         lines = [text for line in self.part.lines for text in self._line(line)]
-        body = [*self.stores, *lines]
+        body = [*self.begins, *self.keeps, *lines]
         if self.validity:
             table = self.names.fresh("validity")
             self._take(f"const unsigned char *{table}", self.validity)
@@ -351,6 +371,7 @@ class KernelWriter:
             return []
         row, unit = _INDICES[load.access] if load.walk is None else place_in_nest(load.walk)
         if isinstance(place.source, BeforeSteps) and row == "row":
+            assert self.tier is None, "a kernel over all steps reads a state step by step"
             before, by = self.names.fresh(f"{name}_initial"), offset(view, place)
             self._take_rows(before, place, f"{initial_of(place.source)}{by}", const=True)
             self._take_rows(rows, place, f"{pointer(place)}{by}", const=True)
@@ -372,13 +393,15 @@ class KernelWriter:
         rows, name = self.names.fresh(f"{load.value.name}_kept"), str(load.value.name)
         self._take_rows(rows, place, pointer(place))
         self.stored.append(f"cg_store_if({rows}, row, unit, {self._if_valid(name)});")
-        self.stores.append(self.stored[-1])
+        self.keeps.append(self.stored[-1])
 
     def _line(self, line: Line) -> list[str]:
         name, value = str(line.statement.target.name), c_expression(line.statement.expression)
         if line in self.part.summed:
-            return [f"{name} += {self._if_valid(value)};"]
-        lines = [f"const real {name} = {value};"]
+            self.formed.append(f"{name} += {self._if_valid(value)};")
+            return self.formed[-1:]
+        self.formed.append(f"const real {name} = {value};")
+        lines = self.formed[-1:]
         if line in self.written:
             assert line.view is not None
             place, rows = self.places[line.view.buffer], self.rows[line.statement.target]

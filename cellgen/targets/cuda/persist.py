@@ -7,7 +7,7 @@ kernels in blocks; what is told between blocks is that of ``cellgen_persist.cuh`
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import Expr, expand
 
@@ -27,7 +27,7 @@ from cellgen.targets.c_expressions import c_axis, c_factor, c_start
 from cellgen.targets.cuda.dialect import DeviceDialect
 from cellgen.targets.cuda.kernels import AheadLoad, ElementLines, elements_of
 from cellgen.targets.cuda.options import OptionLines
-from cellgen.targets.cuda.places import factor, matrix, moved, pointer_of, rows_at, stride
+from cellgen.targets.cuda.places import matrix, moved, pointer_of, rows_at, stride
 from cellgen.targets.cuda.products import panel
 from cellgen.targets.cuda.step import ArrayContext
 from cellgen.targets.cuda.tiers import PassedLines, steps_of
@@ -66,7 +66,7 @@ class ReceivedLines:
 
 @dataclass(frozen=True)
 class HeldLines:
-    """The weights of a product that meet the factors of one channel."""
+    """The weights of a product that meet the factors of one channel; ``elements``: how many."""
 
     name: str
     channel: str
@@ -77,6 +77,7 @@ class HeldLines:
     first: str
     inner: str
     all_inner: str
+    elements: str
 
 
 @dataclass(frozen=True)
@@ -112,14 +113,15 @@ class SharedStageLines:
     @property
     def places(self) -> list[str]:
         """Where lies what the loop reads in the step, and what it writes."""
-        ahead = {read.place for read in self.ahead}
-        return [line for line in self.loop.places if line not in ahead] if self.loop else []
+        ahead = {read.rows for read in self.ahead}
+        places = self.loop.places if self.loop else []
+        return [place.line for place in places if place.rows not in ahead]
 
     @property
     def loads(self) -> list[str]:
         """What the loop reads in the step."""
-        ahead = {read.declared for read in self.ahead}
-        return [line for line in self.loop.loads if line not in ahead] if self.loop else []
+        reads = self.loop.reads if self.loop else []
+        return [read.declared for read in reads if read not in self.ahead]
 
 
 @dataclass(frozen=True)
@@ -428,6 +430,7 @@ class _PersistentSpeller:
                 c_axis(start),
                 c_axis(channel.units),
                 c_axis(product.inner),
+                f"{product.slots} * {c_factor(product.units)} * {c_factor(channel.units)}",
             )
             start = start + channel.units
 
@@ -456,7 +459,7 @@ def _left_out(plan: DeviceTimePlan, options: OptionLines) -> list[str]:
 
 
 def _named(line: HeldLines, name: str) -> HeldLines:
-    return HeldLines(name, *(getattr(line, f) for f in list(line.__dataclass_fields__)[1:]))
+    return replace(line, name=name)
 
 
 def staying_explained(plans: Iterable[DeviceTimePlan]) -> list[str]:
@@ -486,11 +489,9 @@ def sizes_of(own: PersistentContext) -> dict[str, str]:
         octets = f"(int)cellgen_larger({octets}, cellgen_octets({units}))"
     factors = " + ".join(f"cellgen_factors({c.units})" for c in own.channels)
     heads = own.heads or "1"
-    products = " + ".join(
-        f"{held.slots} * {factor(held.units)} * {factor(held.inner)}" for held in own.held
-    )
+    products = " + ".join(held.elements for held in own.held)
     return {
         "octets": octets,
         "operands": f"(int64_t)({factors}) * CELLGEN_GROUP * (int64_t)sizeof(store)",
-        "products": f"(int64_t){factor(heads)} * ({products})",
+        "products": f"(int64_t){heads} * ({products})",
     }

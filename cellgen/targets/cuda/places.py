@@ -64,7 +64,7 @@ def initial_of(source: BeforeSteps) -> str:
 
 
 def stride_of(source: Source) -> str:
-    """How many elements two rows lie apart."""
+    """How many elements two rows lie apart, as a factor."""
     if isinstance(source, RowsOfArray):
         return c_factor(source.stride) if source.strides is None else source.strides[1]
     if isinstance(source, IfGiven):
@@ -100,7 +100,7 @@ def offset(view: View, place: DevicePlace) -> str:
         )
     text = ""
     if len(view.start) == 2 and view.start[0] != 0:
-        text += f" + {c_factor(view.start[0])} * {factor(stride(place))}"
+        text += f" + {c_factor(view.start[0])} * {stride(place)}"
     if view.start and view.start[-1] != 0:
         text += f" + {c_axis(view.start[-1])}"
     return text
@@ -120,11 +120,6 @@ def address(at: Matrix) -> str:
 def matrix(at: Matrix) -> tuple[str, str]:
     """The address and the row stride of a matrix."""
     return address(at), stride(at.place)
-
-
-def factor(text: str) -> str:
-    """Bracket a C text where it is a factor."""
-    return f"({text})" if " " in text and not text.startswith("(") else text
 
 
 def count(lengths: Sequence[Expr]) -> str:
@@ -149,6 +144,5 @@ def extent(of: Extent) -> str:
     if of.need is NeededWhen.TOGETHER:
         return f"CELLGEN_IF_STAYS({text})"
     if of.need is NeededWhen.MOVED:
-        units = c_factors(of.axes)
-        return f"CELLGEN_IF_MOVED({of.moved}, {text} * {factor(units)})"
+        return f"CELLGEN_IF_MOVED({of.moved}, {text} * {c_factors(of.axes)})"
     return text

@@ -19,7 +19,7 @@ from cellgen.schedule.device.stages import (
 )
 from cellgen.schedule.schedule import Product, View, describe
 from cellgen.targets.c_expressions import c_axis, c_factor
-from cellgen.targets.cuda.places import address, count, factor, initial_of, matrix, offset, stride
+from cellgen.targets.cuda.places import address, count, initial_of, matrix, offset, stride
 
 Text = tuple[str, str]
 """The pointer to a matrix and its row stride."""
@@ -85,7 +85,7 @@ def spell_packed(item: PanelCopy) -> str:
     if item.slot:
         at += f" + {item.slot} * {count((item.rows, item.columns))}"
     if item.above != 0:
-        at += f" + {c_factor(item.above)} * {factor(stride_of_panel)}"
+        at += f" + {c_factor(item.above)} * {c_factor(item.stride)}"
     if item.beside != 0:
         at += f" + {c_axis(item.beside)}"
     routine = "cg_transpose" if item.transposed else "cg_copy"
@@ -173,7 +173,7 @@ def _summed_over_steps(sizes: Text, stage: WeightGradients, c: Text, first: Prod
     b_at, b_stride = matrix(b)
     source = a.place.source
     if isinstance(source, BeforeSteps) and b.place.over is Over.ROWS:
-        later = f"{b_at} + nB * {factor(b_stride)}"
+        later = f"{b_at} + nB * {b_stride}"
         initial = _initial(a.view, a, source)
         return [
             summed("(nT > 0 ? nB : 0)", (initial, a_stride), (b_at, b_stride), False),
@@ -182,7 +182,7 @@ def _summed_over_steps(sizes: Text, stage: WeightGradients, c: Text, first: Prod
         ]
     if a.place.over is b.place.over is Over.ROWS:
         return [summed("nT * nB", (a_at, a_stride), (b_at, b_stride), False)]
-    rows = sizes[0] if heads is None else f"{c_factor(heads)} * {factor(sizes[0])}"
+    rows = sizes[0] if heads is None else f"{c_factor(heads)} * {c_factor(first.weights[0])}"
     stride_of_c = c[1] if heads is None else sizes[1]
     return [
         f"cg_clear(&run, {rows}, {sizes[1]}, cg_rows({c[0]}, {stride_of_c}));",
@@ -202,5 +202,5 @@ def _at_step(at: Matrix) -> Text:
         return text, by
     if isinstance(at.place.source, BeforeSteps):
         initial = _initial(at.view, at, at.place.source)
-        return f"(step ? {text} + (step - 1) * nB * {factor(by)} : {initial})", by
-    return f"{text} + step * nB * {factor(by)}", by
+        return f"(step ? {text} + (step - 1) * nB * {by} : {initial})", by
+    return f"{text} + step * nB * {by}", by

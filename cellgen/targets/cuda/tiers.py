@@ -21,7 +21,7 @@ from cellgen.targets.c_expressions import c_axis, c_factor
 from cellgen.targets.cuda.dialect import DeviceDialect
 from cellgen.targets.cuda.kernels import AheadLoad, ElementLines, elements_of
 from cellgen.targets.cuda.options import OptionLines
-from cellgen.targets.cuda.places import factor, matrix, rows_at
+from cellgen.targets.cuda.places import matrix, rows_at
 from cellgen.targets.cuda.products import panel
 from cellgen.targets.cuda.step import ArrayContext
 
@@ -31,6 +31,7 @@ class ProductLines:
     """A product in every step, as C texts: operand, weights, sums.
 
     Of heads, sizes are of one head; ``width`` is that of a slot, all heads side by side.
+    ``elements``: how many weights a block holds.
     """
 
     comment: str
@@ -43,6 +44,7 @@ class ProductLines:
     sums: tuple[str, str]
     onto: bool
     width: str
+    elements: str
 
     @property
     def sizes(self) -> str:
@@ -139,8 +141,7 @@ def steps_of(backward: bool) -> str:
 
 def shared(products: Iterable[ProductLines]) -> str:
     """C text: elements of the weights of some products."""
-    sizes = [f"{factor(p.inner)} * {p.slots} * {factor(p.units)}" for p in products]
-    return " + ".join(sizes) or "(int64_t)0"
+    return " + ".join(p.elements for p in products) or "(int64_t)0"
 
 
 def spell_tier(
@@ -192,6 +193,7 @@ def _product(stage: DeviceProduct) -> ProductLines:
         matrix(stage.sums),
         stage.onto,
         c_axis(stage.width),
+        f"{c_factor(stage.inner)} * {stage.slots} * {c_factor(stage.units)}",
     )
 
 

@@ -167,6 +167,13 @@ def literal(value: object) -> object:
     return value
 
 
+def _has_table(value: object) -> bool:
+    """Whether a literal is a table that holds something, or has one in it."""
+    if isinstance(value, Mapping):
+        return bool(value)
+    return isinstance(value, tuple) and any(map(_has_table, value))
+
+
 def laid_out(plan: object, indent: int = 0, begins: int = 0) -> str:
     """Lay a plan out as Python: on one line where it fits, else tables begin lines of their own.
 
@@ -187,7 +194,7 @@ def laid_out(plan: object, indent: int = 0, begins: int = 0) -> str:
     rows: list[str] = []
     is_table = True
     for head, entry in entries:
-        was_table, is_table = is_table, "{'" in repr(entry)
+        was_table, is_table = is_table, _has_table(entry)
         text = f"{head}{laid_out(entry, inner, inner + len(head))},"
         if was_table or is_table or inner + len(rows[-1]) + len(text) >= WIDE:
             rows.append(text)
