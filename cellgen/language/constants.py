@@ -132,11 +132,12 @@ def check_range(number: Expr) -> None:
 
 def _refused(expression: Expr, why: str, instead: str) -> DeclarationError:
     return DeclarationError(
-        f"an equation holds {shown(expression)}, {why}; {instead}", code="declaration.constant"
+        f"an equation holds {in_few_digits(expression)}, {why}; {instead}",
+        code="declaration.constant",
     )
 
 
-def shown(number: Expr) -> str:
+def in_few_digits(number: Expr) -> str:
     """A number in few digits, for messages."""
     is_long = number.is_Float or (number.is_Rational and max(abs(number.p), number.q) > 10**9)
     if is_long:

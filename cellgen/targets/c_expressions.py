@@ -12,7 +12,7 @@ from typing import ClassVar
 from sympy import Expr, Float, Integer
 
 from cellgen.errors import DerivationError
-from cellgen.language.constants import DOUBLE, SINGLE, Precision, nearest, shown
+from cellgen.language.constants import DOUBLE, SINGLE, Precision, in_few_digits, nearest
 from cellgen.language.graph import WRITTEN_AS_PRODUCT
 from cellgen.language.notation import ATOM, PRODUCT, SUM, Notation, Text
 from cellgen.language.ops import PointwiseRow
@@ -54,7 +54,7 @@ class CNotation(Notation):
         value = nearest(number, precision)
         if isinf(value) and not number.is_infinite:
             raise DerivationError(
-                f"a derivative holds {shown(number)}, which has no finite value in "
+                f"a derivative holds {in_few_digits(number)}, which has no finite value in "
                 f"{precision.name}; scale the values of the equation that it comes from",
                 code="derivation.constant",
             )

@@ -18,7 +18,7 @@ from sympy.logic.boolalg import Boolean
 from cellgen import accept
 from cellgen.errors import DeclarationError
 from cellgen.language.cell.declaration import DECLARATIONS, Declaration
-from cellgen.language.constants import shown
+from cellgen.language.constants import in_few_digits
 from cellgen.language.graph import symbols_in, values_in
 from cellgen.language.lines import SourceLine, caller
 from cellgen.language.misuse import UnknownNameError, advice_on_name
@@ -150,9 +150,9 @@ class Namespace(dict[str, Any]):
         self._new_name(name, "value", line)
         if not symbols_in(item):
             raise DeclarationError(
-                f"the equation of {name} folds to the constant {shown(item)} (SymPy simplifies "
-                f"x - x and x / x before cellgen sees them), which has no shape; drop it or use "
-                f"keep(...)",
+                f"the equation of {name} folds to the constant {in_few_digits(item)} (SymPy "
+                f"simplifies x - x and x / x before cellgen sees them), which has no shape; drop "
+                f"it or use keep(...)",
                 code="declaration.constant",
             )
         self._check_owners(item)
