@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import TypeVar
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 REMEMBERED = 256
 """Objects that are kept, with what was made of them."""
@@ -19,24 +19,24 @@ REMEMBERED = 256
 class _Same:
     """An object that equals itself alone."""
 
-    __slots__ = ("given",)
+    __slots__ = ("argument",)
 
-    def __init__(self, given: object) -> None:
-        self.given = given
+    def __init__(self, argument: object) -> None:
+        self.argument = argument
 
     def __hash__(self) -> int:
-        return id(self.given)
+        return id(self.argument)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.given is self.given
+        return isinstance(other, _Same) and other.argument is self.argument
 
 
-def once_for_each(function: Callable[[Given], Made]) -> Callable[[Given], Made]:
+def once_for_each(function: Callable[[Argument], Result]) -> Callable[[Argument], Result]:
     """Call a function of a frozen object once for each of the last ``REMEMBERED`` objects."""
-    cached = lru_cache(maxsize=REMEMBERED)(lambda same: function(same.given))
+    cached = lru_cache(maxsize=REMEMBERED)(lambda same: function(same.argument))
 
     @wraps(function)
-    def remembered(given: Given) -> Made:
-        return cached(_Same(given))
+    def remembered(argument: Argument) -> Result:
+        return cached(_Same(argument))
 
     return remembered

@@ -16,7 +16,7 @@ from cellgen.program.over_time import SequencePrograms
 
 def learning(programs: SequencePrograms) -> tuple[Value, ...]:
     """What learns: weights and biases, then scalars whose gradients were asked for."""
-    definition, arguments = programs.definition, programs.given
+    definition, arguments = programs.definition, programs.arguments
     learned = [v for v in definition.learning(Role.WEIGHT, Role.BIAS) if v in arguments]
     scalars = (v for v in definition.requested if v in arguments and not v.is_batched)
     return (*learned, *scalars)

@@ -82,7 +82,7 @@ class SequencePrograms:
         return self.prologue.results if self.prologue else ()
 
     @property
-    def given(self) -> tuple[Value, ...]:
+    def arguments(self) -> tuple[Value, ...]:
         """What a call gives, in order of declaration."""
         read = {*self.forward.arguments, *(self.prologue.arguments if self.prologue else ())}
         declared = self.definition.declared

@@ -165,7 +165,7 @@ def _forward_signature(schedule: SequenceSchedule) -> Signature:
     bounded, operands = _bounded(schedule), operands_alone(schedule)
     arguments = [
         _argument(v, definition, over_time=v.role is Role.INPUT, operand=v in operands)
-        for v in programs.given
+        for v in programs.arguments
     ]
     results = [_argument(v, definition, over_time=True, role="output") for v in programs.outputs]
     results += [
@@ -215,7 +215,7 @@ def _given_to_backward(schedule: SequenceSchedule) -> list[Argument]:
             used=v in read,
             operand=v in operands,
         )
-        for v in programs.given
+        for v in programs.arguments
     ]
     arguments += [
         _argument(v, definition, over_time=True, role="output", used=v in read)

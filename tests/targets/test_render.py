@@ -205,7 +205,7 @@ def test_what_divides_a_whole_row_is_inverted_once() -> None:
     scale = Value("scale", (B, 1), Role.TEMPORARY)
     whole = (a - scale / H) / (scale**2 * H) + tanh(b / scale) / b
     inverses = Inverses({scale}, [whole])
-    assert {str(name): c_expression(value) for value, name in inverses.made.items()} == {
+    assert {str(name): c_expression(value) for value, name in inverses.names.items()} == {
         "inverse1": "1 / (scale * scale * (real)nH)",
         "inverse2": "1 / scale",
     }

@@ -151,15 +151,17 @@ class _Analysis:
 
         What a state reads orders them already; what a memory is read by may be made of a later one.
         """
-        made = {v: one.states for one in formed for s in one.states for v in (s, self.following[s])}
-        made |= {
+        layer_of = {
+            v: one.states for one in formed for s in one.states for v in (s, self.following[s])
+        }
+        layer_of |= {
             r.value: one.states for one in formed if isinstance(one, Memory) for r in one.readouts
         }
         reads = {
             one.states: {
-                made[v]
-                for v in base.restrict("streams", one.streams, made).arguments
-                if v in made and made[v] != one.states
+                layer_of[v]
+                for v in base.restrict("streams", one.streams, layer_of).arguments
+                if v in layer_of and layer_of[v] != one.states
             }
             for one in formed
         }

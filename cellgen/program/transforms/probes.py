@@ -102,7 +102,7 @@ class _Probing:
         self.keeps_diagonals = keeps_diagonals
         declared = (*definition.declared, *(e.target for e in definition.equations))
         self.names = Names(str(value.name) for value in declared)
-        self.made: list[Value] = []
+        self.probes: list[Value] = []
         self.places: list[ProbePlace] = []
         self.restored: dict[Value, Expr] = {}
         self.diagonals: dict[Value, Value] = {}
@@ -128,7 +128,7 @@ class _Probing:
         outputs = tuple(self.swap.get(value, value) for value in self.definition.outputs)
         definition = replace(
             self.definition,
-            declared=(*self.definition.declared, *self.made),
+            declared=(*self.definition.declared, *self.probes),
             equations=_reached(self.equations, outputs),
             outputs=outputs,
         )
@@ -136,9 +136,9 @@ class _Probing:
 
     def _add(self, name: str, shape: Shape, stands_for: Expr | None = None) -> Value:
         """Add a value that is given, and what it stands for where that is known here."""
-        order = PROBE_ORDER + len(self.made)
+        order = PROBE_ORDER + len(self.probes)
         value = Value(self.names.fresh(name), shape, Role.INPUT, "", order)
-        self.made.append(value)
+        self.probes.append(value)
         if stands_for is not None:
             self.restored[value] = stands_for
         return value

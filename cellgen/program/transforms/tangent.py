@@ -162,7 +162,7 @@ class _Body:
         read |= {self.dots[state] for state in definition.states if state in self.dots}
         self.moving = [v for v in definition.declared if self.dots.get(v) in read]
         self.named = {self.dots[v] for v in own if v in self.dots}
-        self.made: dict[Expr, Expr] = {}
+        self.expressions: dict[Expr, Expr] = {}
 
     def state(self, ns: dict[str, object]) -> None:
         definition = self.definition
@@ -182,32 +182,34 @@ class _Body:
     def _directions(self, values: Iterable[Value]) -> dict[Value, Expr]:
         """What stands for the tangents of some of the cell's values."""
         dots = {value: self.dots[value] for value in values if value in self.dots}
-        return {value: self.made[dot] for value, dot in dots.items() if dot in self.made}
+        return {
+            value: self.expressions[dot] for value, dot in dots.items() if dot in self.expressions
+        }
 
     def _declare(self, ns: dict[str, object], value: Value) -> None:
         definition = self.definition
         name = self.names.fresh(f"{self.prefix}{value.name}", is_whole=True)
         learns = value not in definition.fixed or value in definition.requested
         ns[name] = _DECLARE[value.role](value, learns)
-        self.made[self.dots[value]] = cast(Expr, ns[name])
+        self.expressions[self.dots[value]] = cast(Expr, ns[name])
 
     def _equations(self, ns: dict[str, object]) -> None:
         """State what the tangents of outputs need. A term that one sum reads stands in it."""
         readers = readers_of(self.statements)
         for statement in self.statements:
             target = statement.target
-            expression = statement.expression.xreplace(self.made)
+            expression = statement.expression.xreplace(self.expressions)
             one = readers.get(target, ())
             # An output moves as a direction does: as a value of its own, no other name of it.
             is_direction = target in self.outputs and isinstance(expression, Value)
             if is_direction or shape_of(expression) != target.shape:
                 expression += self._zeros(target)
             if target not in self.named and stands_in(statement, one):
-                self.made[target] = expression
+                self.expressions[target] = expression
                 continue
             name = self._name(target)
             ns[name] = expression
-            self.made[target] = cast(Expr, ns[name])
+            self.expressions[target] = cast(Expr, ns[name])
 
     def _zeros(self, target: Value) -> Expr:
         """0 in the shape of a tangent: that of the value that it is the tangent of."""
@@ -215,8 +217,8 @@ class _Body:
 
     def _spelled(self, value: Value) -> Expr:
         """A value of the cell, or the expression of what the program forms between those."""
-        if value in self.made or value not in self.between:
-            return self.made.get(value, value)
+        if value in self.expressions or value not in self.between:
+            return self.expressions.get(value, value)
         statement = self.between[value]
         return statement.expression.xreplace({v: self._spelled(v) for v in statement.operands})
 

@@ -39,7 +39,7 @@ class CallerArrays:
     def values(self) -> dict[str, Value]:
         """Every value that the caller gives or gets, by its name in C."""
         programs = self.schedule.programs
-        values = [*programs.given, *programs.outputs, *programs.saved, *programs.gradients]
+        values = [*programs.arguments, *programs.outputs, *programs.saved, *programs.gradients]
         values += [*programs.upstream.values(), *(link.passed for link in programs.links)]
         return {c_name(str(value.name)): value for value in values}
 

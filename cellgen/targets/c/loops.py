@@ -166,7 +166,7 @@ class LoopWriter:
             return expressions, []
         fixed = {load.value for load in loop.loads if is_fixed(load)}
         inverses = Inverses(fixed, expressions)
-        lines = [f"const real {n} = {c_expression(value)};" for value, n in inverses.made.items()]
+        lines = [f"const real {n} = {c_expression(value)};" for value, n in inverses.names.items()]
         return [inverses.used_in(expression) for expression in expressions], lines
 
     def _load(self, load: Load, tile_row: TileRow, lines: LoopLines, *, has_rows: bool) -> None:
@@ -240,10 +240,10 @@ class Inverses:
     def __init__(self, fixed: Iterable[Value], expressions: Iterable[Expr]) -> None:
         self.fixed = frozenset(fixed)
         divisors = {below for expression in expressions for below in self._found_in(expression)}
-        self.made: dict[Expr, Value] = {}
+        self.names: dict[Expr, Value] = {}
         for count, value in enumerate(sorted(divisors, key=order_key), start=1):
             name = f"inverse{count}"
-            self.made[value] = Value(name, (1,), Role.TEMPORARY, order=LAST + count)
+            self.names[value] = Value(name, (1,), Role.TEMPORARY, order=LAST + count)
 
     def used_in(self, expression: Expr) -> Expr:
         """Return an expression with its divisions by what is fixed in a row as products."""
@@ -252,7 +252,7 @@ class Inverses:
         below = self._below(expression)
         above = [self.used_in(part) for part in expression.args if part not in below]
         if below:
-            return Mul(self.made[Mul(*below)], *above)
+            return Mul(self.names[Mul(*below)], *above)
         return expression if above == list(expression.args) else expression.func(*above)
 
     def _found_in(self, expression: Expr) -> Iterator[Expr]:

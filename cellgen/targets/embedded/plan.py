@@ -119,14 +119,14 @@ class ExportPlan:
     @property
     def parameters(self) -> tuple[Value, ...]:
         """Weights, biases and the scalars that learn."""
-        weights = (v for v in self.programs.given if v.role in (Role.WEIGHT, Role.BIAS))
+        weights = (v for v in self.programs.arguments if v.role in (Role.WEIGHT, Role.BIAS))
         return tuple(dict.fromkeys((*weights, *self.learning)))
 
     @property
     def arguments(self) -> tuple[Value, ...]:
         """What a step is given beside parameters and states, in order of declaration."""
         taken = {*self.parameters, *self.programs.definition.states}
-        return tuple(v for v in self.programs.given if v not in taken)
+        return tuple(v for v in self.programs.arguments if v not in taken)
 
     @cached_property
     def prologue(self) -> StaticFunction | None:

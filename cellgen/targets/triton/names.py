@@ -133,6 +133,8 @@ def _stems(word: str) -> Iterator[str]:
 @cache
 def _ends() -> tuple[str, ...]:
     """What is put behind names: ``_p`` of ``{{ name }}_p``."""
-    made = [pattern.removeprefix(r"\w+") for pattern in _MADE if pattern.startswith(r"\w+")]
+    of_patterns = [pattern.removeprefix(r"\w+") for pattern in _MADE if pattern.startswith(r"\w+")]
     of_templates = [w[1:] for w in template_words() if w[0] == _HOLE and _HOLE not in w[1:]]
-    return tuple(sorted({end for end in (*made, *of_templates) if re.fullmatch(r"_\w+", end)}))
+    return tuple(
+        sorted({end for end in (*of_patterns, *of_templates) if re.fullmatch(r"_\w+", end)})
+    )

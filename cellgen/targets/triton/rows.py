@@ -126,7 +126,7 @@ class RowWork:
     def _inside(self, states: tuple[Value, ...]) -> list[Value]:
         """What new states of a layer are made of: values that none of its states is part of."""
         own, new = {*states}, [self.following[s] for s in states]
-        found, pending, seen = list[Value](), [*new], set[Value]()
+        others, pending, seen = list[Value](), [*new], set[Value]()
         while pending:
             value = pending.pop()
             if value in seen or value in own:
@@ -137,10 +137,10 @@ class RowWork:
             if statement is None or is_other or not self._is_by_unit(statement):
                 if statement is not None and value in new:
                     raise _refusal(self.form.cell, f"{value}, a state that is formed across units")
-                found.append(value)
+                others.append(value)
             else:
                 pending += statement.operands
-        return found
+        return others
 
     def _is_by_unit(self, statement: Statement) -> bool:
         if statement.is_pointwise:
@@ -183,18 +183,18 @@ class RowWork:
 
     def _wanted(self, roots: Iterable[Value]) -> list[Value]:
         """Everything that some stage forms."""
-        found, pending = (
+        formed, pending = (
             dict[Value, None](),
             [*roots, *self.programs.outputs, *self.scanned, *self.reads],
         )
         while pending:
             value = pending.pop()
-            if value in found:
+            if value in formed:
                 continue
-            found[value] = None
+            formed[value] = None
             if value in self.statements:
                 pending += self.statements[value].operands
-        return list(found)
+        return list(formed)
 
     # --- stages ---
 
