@@ -229,8 +229,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     "did you mean 'gru', 'mgu' or 'min_gru'? "
     """
     small = {one.lower(): one for one in known}
-    found = difflib.get_close_matches(name.lower(), small, n=3, cutoff=0.5)
-    close = [repr(small[one]) for one in found]
+    matches = difflib.get_close_matches(name.lower(), small, n=3, cutoff=0.5)
+    close = [repr(small[one]) for one in matches]
     if not close:
         return ""
     *others, last = close

@@ -287,10 +287,10 @@ class SegmentsBack(Segments):
             for item, array in zip(items, arrays, strict=True)
         ]
 
-    def gradients(self, items: Sequence[Argument], found: Arrays, rest: Arrays | None) -> list[Any]:
+    def gradients(self, items: Sequence[Argument], parts: Arrays, rest: Arrays | None) -> list[Any]:
         """Give the gradients of ``items`` of theta from those of segments, and of what is left."""
         whole: list[Any] = []
-        for place, (item, array) in enumerate(zip(items, found, strict=True)):
+        for place, (item, array) in enumerate(zip(items, parts, strict=True)):
             after = None if rest is None else rest[place]
             if array is None:
                 whole.append(None)

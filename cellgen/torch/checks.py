@@ -31,12 +31,12 @@ COUNT = "layers x directions"
 def check_given(layer: CellLayers, stated: Mapping[str, object]) -> None:
     """Look at names beside the input and the options of a call. Raises KindError."""
     known = (
-        *(item.name for item in layer.roles.given),
+        *(item.name for item in layer.roles.shared),
         *(mask.name for mask in layer.roles.masks),
         *layer.cell.scalars,
     )
     states = tuple(item.name for item in layer.roles.states)
-    check_tensors(layer.where, layer.roles.given, stated)
+    check_tensors(layer.where, layer.roles.shared, stated)
     for name in stated:
         if name in known:
             continue
@@ -96,7 +96,7 @@ def check_shapes(
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return
-    missing = [item for item in layer.roles.given if tensors.get(item.name) is None]
+    missing = [item for item in layer.roles.shared if tensors.get(item.name) is None]
     if missing:
         raise KindError(
             f"{layer.where}: {missing[0].name} is missing, expected a tensor "
@@ -127,7 +127,7 @@ def _tensors(
 ) -> Iterator[tuple[str, tuple[str, ...], object]]:
     """Every tensor of a call, what a caller knows it by, and the axes that it should have."""
     yield layer.roles.input.name, (*timed, *units(layer.roles.input)), x
-    for item in layer.roles.given:
+    for item in layer.roles.shared:
         yield item.name, (*(timed if item.over_time else rows), *units(item)), values[item.name]
     several = len(states) > 1
     for place, (item, state) in enumerate(zip(layer.roles.states, states, strict=False)):

@@ -61,7 +61,7 @@ def check_rules(label: str, roles: Roles, initial: object) -> dict[str, Rule]:
 
 def rule_of(roles: Roles, item: Argument) -> Rule:
     """The rule by which a parameter starts. Raises KindError for one that does not learn."""
-    axes = read_axes((roles.input, *roles.given, *roles.states, *roles.parameters))
+    axes = read_axes((roles.input, *roles.shared, *roles.states, *roles.parameters))
     rule = shared_rule(roles.cell, item, axes, roles.fixed)
     if rule is None:
         numbers = "a tensor, or a function that fills one in place"

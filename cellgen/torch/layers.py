@@ -210,7 +210,7 @@ class CellLayers(KnownToTools, torch.nn.Module):
         return (again if return_outputs else again[0]), last[0] if len(last) == 1 else last
 
     def _row_axis(self, name: str) -> int:
-        over_time = {item.name for item in self.roles.given if item.over_time}
+        over_time = {item.name for item in self.roles.shared if item.over_time}
         return 1 if name in over_time else 0
 
     @property
@@ -313,7 +313,7 @@ def _stack_of(layers: CellLayers) -> Stack | bool:
     for layer, suffix, _ in layers.places():
         ends[layer].append(suffix)
     stack = None
-    if not (layers.roles.given or layers.roles.masks) and len(units(layers.roles.outputs[0])) == 1:
+    if not (layers.roles.shared or layers.roles.masks) and len(units(layers.roles.outputs[0])) == 1:
         scalars = tuple({**layers.cell.scalars, **layers.scalars}.values())
         types = [type(layers.window), *map(type, scalars)]
         if types != [int, *[float] * len(scalars)] or layers.window < 0:

@@ -27,14 +27,14 @@ CALLS = ("T", "B")
 class Roles:
     """A cell's values by what a layer does with them.
 
-    ``input`` is what a layer passes on to the next; ``given`` are other inputs and statics, the
+    ``input`` is what a layer passes on to the next; ``shared`` are other inputs and statics, the
     same for every layer; ``parameters`` are weights, biases and scalars that learn, ``fixed`` those
     among them that do not; ``outputs`` are over time.
     """
 
     cell: str
     input: Argument
-    given: tuple[Argument, ...]
+    shared: tuple[Argument, ...]
     states: tuple[Argument, ...]
     parameters: tuple[Argument, ...]
     fixed: frozenset[str]

@@ -90,10 +90,10 @@ class _Back:
             return call.spread(self.back(call, tables, part.theta, kept, upstream))
 
         behind = self._behind(back, above, ends, last)
-        found = back(self.call, above, behind)
+        gradients = back(self.call, above, behind)
         learned = [layout.theta[n] for n in places]
         whole = segments.gradients(
-            learned, [found[n] for n in places], rest and [rest[n] for n in places]
+            learned, [gradients[n] for n in places], rest and [rest[n] for n in places]
         )
         return [*whole]
 
@@ -126,8 +126,8 @@ class _Back:
         segments, layout = self.segments, self.layout
         done = segments.count * segments.steps
         if done == segments.total:
-            given = [self.upstream[place] for place in self._finals]
-            pairs = zip(given, firsts, strict=True)
+            finals = [self.upstream[place] for place in self._finals]
+            pairs = zip(finals, firsts, strict=True)
             return None, [torch.zeros_like(own) if one is None else one for one, own in pairs]
         part: Operands = segments.rest(done, firsts)
         items = (*layout.outputs, *layout.saved)
@@ -135,8 +135,8 @@ class _Back:
         kept = segments.of_rest(items, self.kept)
         upstream = segments.of_rest(layout.outputs, self.upstream)
         tables = part.lengths, None, part.reset
-        found = call.spread(self.back(call, tables, part.theta, kept, upstream))
-        return found, [found[place] for place in self._states]
+        gradients = call.spread(self.back(call, tables, part.theta, kept, upstream))
+        return gradients, [gradients[place] for place in self._states]
 
     def _wanting(self, places: Sequence[int] | set[int]) -> Call:
         """The call with the gradients of some places of theta."""

@@ -52,7 +52,7 @@ def feeds_itself(layer: cellgen.torch.CellLayers) -> bool:
 
 def others(layer: cellgen.torch.CellLayers) -> dict[str, torch.Tensor]:
     sizes = layer.sizes | {"T": 7, "B": 3}
-    shapes = {i.name: layer.cell.layout.shape(i.name, sizes) for i in layer.roles.given}
+    shapes = {i.name: layer.cell.layout.shape(i.name, sizes) for i in layer.roles.shared}
     return {name: torch.rand(shape) + 0.1 for name, shape in shapes.items()}
 
 

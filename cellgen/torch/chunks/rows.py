@@ -38,7 +38,7 @@ class StepRows:
     valid: Tensor | None = None
     restart: Tensor | None = None
     source: Tensor | None = None
-    shown: Tensor | None = None
+    last_valid: Tensor | None = None
     visible: Tensor | None = None
     resets: bool = False
 
@@ -78,8 +78,8 @@ class StepRows:
 
     def output(self, array: Tensor, every: int) -> Tensor:
         """What an output (T, B, ...) shows: steps that are masked what the one before showed."""
-        if self.shown is not None and self.visible is not None:
-            at = _as(self.shown.clamp(min=0), array).expand_as(array)
+        if self.last_valid is not None and self.visible is not None:
+            at = _as(self.last_valid.clamp(min=0), array).expand_as(array)
             array = torch.where(_as(self.visible, array), array.gather(0, at), 0.0)
         array = self.ordered(array)
         return array if every == 1 else array[every - 1 :: every]
@@ -144,8 +144,8 @@ def rows_of_call(
     flat = valid.flatten()
     number = torch.arange(steps * batch, device=like.device)
     first = torch.where(flat, number, steps * batch).amin().clamp(max=steps * batch - 1)
-    shown = torch.where(valid, place, -1).cummax(0).values
-    visible = valid if options.zero_output_for_mask else inside & (shown >= 0)
+    last_valid = torch.where(valid, place, -1).cummax(0).values
+    visible = valid if options.zero_output_for_mask else inside & (last_valid >= 0)
     source = torch.where(flat, number, first)
     resets = reset is not None
-    return StepRows(steps, batch, reverse, valid, restart, source, shown, visible, resets)
+    return StepRows(steps, batch, reverse, valid, restart, source, last_valid, visible, resets)
