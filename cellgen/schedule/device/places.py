@@ -15,7 +15,8 @@ from typing import TypeAlias
 from sympy import Expr, Integer
 
 from cellgen.language.names import Names
-from cellgen.language.value import Value, format_axis
+from cellgen.language.value import Value, axis_factors, format_axis
+from cellgen.runtime.abi import axis_terms
 from cellgen.schedule.schedule import Buffer, View, flat
 
 ZERO = Integer(0)
@@ -55,10 +56,12 @@ class Extent:
     entries: bool = False
 
     def __str__(self) -> str:
-        terms = [format_axis(axis) for axis in self.lengths] + list(self.axes)
+        terms = [(format_axis(axis), len(axis_factors(axis))) for axis in self.lengths]
+        terms += [(axis, len(axis_terms(axis))) for axis in self.axes]
+        factors = [f"({text})" if summands > 1 else text for text, summands in terms]
         if self.chunks_of:
-            terms.insert(0, f"chunks of {' * '.join(map(format_axis, self.chunks_of))} rows")
-        return " * ".join(f"({term})" if " + " in term else term for term in terms) or "1"
+            factors.insert(0, f"chunks of {' * '.join(map(format_axis, self.chunks_of))} rows")
+        return " * ".join(factors) or "1"
 
 
 @dataclass(frozen=True)
