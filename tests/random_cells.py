@@ -39,8 +39,8 @@ from cellgen.program.step import derive_functions
 from cellgen.proof.check import check
 from cellgen.proof.check.points import Subject
 from cellgen.proof.check.tangents import prove_tangent
-from cellgen.runtime.abi import axis_length
 from cellgen.runtime.host import threads as host_threads
+from tests.drawing import draw_arrays
 
 BAR = 1e-11
 """Of the complex step against derived gradients, relative to the sum of the sizes of the terms:
@@ -607,15 +607,6 @@ def _window_holds(cell, kernel, arrays, given, timed):
         # float64 sums over five steps, in the order of chunks instead of the order of steps.
         size = max(1.0, float(np.max(np.abs(array), initial=0)))
         assert np.max(np.abs(found[name] - array), initial=0) <= BAR * size, f"{name}: window"
-
-
-def draw_arrays(function, sizes, rng, optional):
-    """Draw the arrays of a call over time by name: those it must have, or those it may."""
-    return {
-        a.name: 0.5 * rng.standard_normal([axis_length(axis, sizes) for axis in a.shape])
-        for a in function.arguments
-        if not a.is_scalar and a.optional == optional and (a.used or optional) and not a.saved
-    }
 
 
 def run_both(cell, kernel, arrays, given, threads=2, window=0, **options):

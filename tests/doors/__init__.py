@@ -15,9 +15,9 @@ from importlib.util import find_spec
 import numpy as np
 
 import cellgen
-from cellgen.runtime.abi import axis_length
 from cellgen.runtime.call.segments import KEYWORDS
 from cellgen.runtime.kernel import Kernel
+from tests.drawing import draw_arrays
 
 Arrays = dict[str, np.ndarray]
 
@@ -91,13 +91,10 @@ class Case:
     @cached_property
     def arguments(self) -> Arrays:
         """Arrays of the call by name, small numbers."""
-        rng, arrays = np.random.default_rng(0), Arrays()
-        for item in self.kernel.sequence_forward.function.arguments:
-            if not item.is_scalar:
-                shape = [axis_length(axis, SIZES) for axis in item.shape]
-                scale = 0.0 if self.afresh and item.role == "state" else 0.4
-                arrays[item.name] = (scale * rng.standard_normal(shape)).astype(self.dtype)
-        return arrays
+        function = self.kernel.sequence_forward.function
+        arrays = draw_arrays(function, SIZES, scale=0.4, dtype=self.dtype)
+        states = {item.name for item in function.arguments if item.role == "state"}
+        return {n: 0 * a if self.afresh and n in states else a for n, a in arrays.items()}
 
     def of_role(self, *roles: str) -> Arrays:
         """Arrays of the call that are inputs, states, weights, ... of the cell."""

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 import cellgen
-from cellgen.runtime.abi import axis_length
 from cellgen.runtime.call import over_time, prepared
 from cellgen.runtime.call import workspace as call_workspace
 from cellgen.runtime.call.door import EXTENSION
 from cellgen.runtime.host import memory, threads
+from tests.drawing import draw_arrays
 
 LEAST = 600
 """Bytes of a request that may fail, as faults.c has it; what is lost at each failure is as much."""
@@ -143,18 +143,9 @@ def prove(faults: Faults, scenario: Scenario) -> Iterator[str]:
         print(f"{scenario.name}: {number - 1} requests", flush=True)
 
 
-def drawn(kernel: cellgen.Kernel, sizes: dict[str, int]) -> Arrays:
-    rng = np.random.default_rng(0)
-    return {
-        item.name: rng.normal(size=[axis_length(axis, sizes) for axis in item.shape], scale=0.3)
-        for item in kernel.functions["sequence_forward"].function.arguments
-        if not item.is_scalar
-    }
-
-
 def scenarios(kernel: cellgen.Kernel, sizes: dict[str, int]) -> Iterator[Scenario]:
     """Every way to run functions of a cell: steps, sequences, options, truncation, bound calls."""
-    arrays = drawn(kernel, sizes)
+    arrays = draw_arrays(kernel.sequence_forward.function, sizes, scale=0.3)
     forward, backward = kernel.sequence_forward, kernel.sequence_backward
     steps, rows = sizes["T"], sizes["B"]
     rng = np.random.default_rng(1)
@@ -235,8 +226,8 @@ def steps_of(options: Mapping[str, object]) -> dict[str, object]:
 
 def stacked(kernel: cellgen.Kernel, sizes: dict[str, int]) -> Iterator[Scenario]:
     """Two layers of two directions."""
-    wide = drawn(kernel, {**sizes, "I": 2 * sizes["H"]})
-    arrays = drawn(kernel, sizes)
+    wide = draw_arrays(kernel.sequence_forward.function, {**sizes, "I": 2 * sizes["H"]}, scale=0.3)
+    arrays = draw_arrays(kernel.sequence_forward.function, sizes, scale=0.3)
     names = [i.name for i in kernel.sequence_forward.function.arguments if i.is_weight]
     weights = [[{name: of[name] for name in names} for _ in range(2)] for of in (arrays, wide)]
     layers = cellgen.Layers(kernel, weights, threads=1)

@@ -8,9 +8,9 @@ import pytest
 import cellgen
 from cellgen.cells import LIF, LSTM, SHIPPED, SLSTM, SLSTMExp
 from cellgen.errors import ArgumentError
-from cellgen.runtime.abi import axis_length
 from cellgen.runtime.options import NONE
 from tests.cover import each_of, of_all
+from tests.drawing import draw_arrays
 from tests.runtime.call.test_options import run, term_by_term
 
 SIZES = {"T": 5, "B": 4, "I": 3, "H": 6, "P": 2, "K": 2, "N": 2, "D": 3, "M": 4, "R": 2}
@@ -18,15 +18,6 @@ TOLERANCE = 1e-11  # float64, sums of some hundred terms over five steps, in ano
 LENGTHS = [5, 2, 0, 3]
 
 omitting = pytest.mark.parametrize("cell", [LIF, SLSTMExp], ids=lambda c: c.definition.name)
-
-
-def draw(items, seed):
-    rng = np.random.default_rng(seed)
-    return {
-        a.name: rng.standard_normal([axis_length(axis, SIZES) for axis in a.shape]) * 0.5
-        for a in items
-        if not a.is_scalar and not a.saved
-    }
 
 
 def gradients(cell, arguments, upstream, options, limit=None, *, omit=False):
@@ -44,9 +35,9 @@ def gradients(cell, arguments, upstream, options, limit=None, *, omit=False):
 
 def case(cell):
     kernel = cellgen.load(cell.definition.name)
-    arguments = draw(kernel.sequence_forward.function.arguments, 0)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     backward = kernel.sequence_backward.function
-    return arguments, draw([a for a in backward.arguments if a.optional], 1)
+    return arguments, draw_arrays(backward, SIZES, 1, optional=True)
 
 
 @pytest.mark.parametrize("cell", each_of(of_all))

@@ -17,8 +17,8 @@ from cellgen.pipeline import time_plans
 from cellgen.program.interpret import shape_sizes
 from cellgen.proof.over_time import run_steps
 from cellgen.regularise import dropconnect, masks_of, variational_dropout, zoneout
-from cellgen.runtime.abi import axis_length
 from cellgen.schedule.lower.plan import GroupPlan
+from tests.drawing import draw_arrays
 from tests.random_cells import declared, equations_hold, everything_holds, sources
 
 COMMON = {
@@ -253,12 +253,7 @@ def test_threads_never_share_the_units_of_heads() -> None:
     source = FOUND["heads that no state waits for beside a state without"]
     kernel = cellgen.compile(declared(textwrap.dedent(source), noted=False))
     sizes = dict.fromkeys(kernel.sequence_forward.function.dims, 5) | {"T": 1, "B": 8}
-    draw = np.random.default_rng(5)
-    arguments = {
-        a.name: draw.normal(size=[axis_length(axis, sizes) for axis in a.shape])
-        for a in kernel.sequence_forward.function.arguments
-        if not a.is_scalar
-    }
+    arguments = draw_arrays(kernel.sequence_forward.function, sizes, 5, scale=1.0)
     found = kernel.sequence_forward(**arguments, save=True)
     read = {a.name for a in kernel.sequence_backward.function.arguments}
     outputs = {n: getattr(found, n) for n in found._fields if n in read}

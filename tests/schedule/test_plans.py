@@ -19,8 +19,8 @@ from cellgen.runtime import abi
 from cellgen.runtime.build.library import Types
 from cellgen.runtime.host.plans import Constants, SequencePlan
 from cellgen.runtime.paths import include_folder
+from tests.drawing import draw_arrays
 from tests.drivers import OBSERVED, OBSERVED_HEADER, SMALL, in_small_parts
-from tests.random_cells import draw_arrays
 
 DIMS = {"T": 9, "B": 5, "I": 7, "H": 33}
 
@@ -31,15 +31,7 @@ def kernel(name: str = "gru_block_cell") -> cellgen.Kernel:
 
 
 def arguments(dims: dict[str, int], name: str = "gru_block_cell") -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    function = kernel(name).interface.functions
-    forward = next(f for f in function if f.name == "sequence_forward")
-    return {
-        a.name: rng.normal(
-            scale=0.3, size=[abi.axis_length(axis, dims) for axis in a.shape]
-        ).astype(np.float32)
-        for a in forward.arguments
-    }
+    return draw_arrays(kernel(name).sequence_forward.function, dims, scale=0.3, dtype="f")
 
 
 def run(dims: dict[str, int], threads: int, **changes: object) -> list[np.ndarray]:
@@ -247,10 +239,7 @@ def test_sums_over_rows_are_the_same_for_any_threads_and_chunks():
     """Rows are summed in groups of 16, whoever sums them and wherever a chunk of steps ends."""
     dims = {"T": 23, "B": 7, "I": 3, "H": 5}
     k, rng = cellgen.compile(Level), np.random.default_rng(0)
-    given = {
-        a.name: rng.normal(size=[abi.axis_length(axis, dims) for axis in a.shape])
-        for a in k.sequence_forward.function.arguments
-    }
+    given = draw_arrays(k.sequence_forward.function, dims, rng, scale=1.0)
     forward, backward = k.sequence_forward, k.sequence_backward
     y = forward(**given, save=True)
     given |= {n: array for n, array in y._asdict().items() if n in ("h", "saved")}

@@ -90,6 +90,7 @@ from tests.conftest import (
     relative,
 )
 from tests.cuda_cover import OPTION_CELLS, in_any_order, is_covering
+from tests.drawing import draw_arrays
 from tests.language.test_rows import Along, ByWeight, InHeads
 
 Arrays = dict[str, np.ndarray]
@@ -213,23 +214,14 @@ def sizes_of(shape: tuple[int, ...]) -> dict[str, int]:
     }
 
 
-def arrays(function: Function, shape: tuple[int, ...], seed: int, optional: bool) -> Arrays:
-    rng = np.random.default_rng(seed)
-    return {
-        a.name: rng.standard_normal([axis_length(axis, sizes_of(shape)) for axis in a.shape]) * 0.5
-        for a in function.arguments
-        if not a.is_scalar and a.optional == optional and (a.used or optional) and not a.saved
-    }
-
-
 def inputs(kernel: CudaKernel, shape: tuple[int, ...]) -> Arrays:
     """Random arguments; what is divided by, or is a time, is positive."""
-    drawn = arrays(kernel.sequence_forward.function, shape, 0, False)
+    drawn = draw_arrays(kernel.sequence_forward.function, sizes_of(shape))
     return {n: np.abs(a) + 0.5 if n in POSITIVE else a for n, a in drawn.items()}
 
 
 def upstream(kernel: CudaKernel, shape: tuple[int, ...]) -> Arrays:
-    return arrays(kernel.sequence_backward.function, shape, 1, True)
+    return draw_arrays(kernel.sequence_backward.function, sizes_of(shape), 1, optional=True)
 
 
 def shapes(cell: type[Cell]) -> list[tuple[int, ...]]:
@@ -395,7 +387,7 @@ def test_lower_precisions_agree_with_float64(cell: type[Cell]) -> None:
 def test_a_sum_that_float16_has_is_right_where_its_terms_are_beyond_it(tier: str) -> None:
     """LTC's d_ts is a sum over units of terms that steps leave, and no product reads these."""
     kernel, shape = emulated_in(LTC, "f16"), (3, 4, 5, 7)
-    drawn = arrays(kernel.sequence_forward.function, shape, 0, False)  # times near zero, too
+    drawn = draw_arrays(kernel.sequence_forward.function, sizes_of(shape))  # times near zero, too
     given = {n: rounded(a, "bfloat16") for n, a in drawn.items()}
     above = {n: rounded(a, "bfloat16") for n, a in upstream(kernel, shape).items()}
 
@@ -1411,7 +1403,7 @@ def test_what_cannot_be_captured_is_launched_or_said(
 
 
 def inputs_of_step(kernel: CudaKernel) -> dict[str, object]:
-    drawn = arrays(kernel.forward.function, (1, 3, 4, 6), 0, False)
+    drawn = draw_arrays(kernel.forward.function, sizes_of((1, 3, 4, 6)))
     return {n: kernel.array(np.abs(a) + 0.5) for n, a in drawn.items()}
 
 

@@ -27,6 +27,7 @@ from cellgen.runtime.device.arrays import DeviceArray
 from cellgen.schedule.device.lower import lower_for_device
 from tests.conftest import relative
 from tests.cuda_cover import in_any_order
+from tests.drawing import draw_arrays
 from tests.memory_cells import drawn
 from tests.targets.test_cuda import (
     LAUNCHED,
@@ -68,15 +69,8 @@ def test_more_than_a_warp_along_each_axis_gives_the_same_bits() -> None:
     kernel = emulated(RetNet)
     device = OnHost(kernel, "float32")
     for keys, values in ((40, 64), (3, 70)):
-        rng, sizes = (
-            np.random.default_rng(0),
-            {"T": 2, "B": 1, "I": 2, "N": 1, "K": keys, "D": values},
-        )
-        given = {
-            a.name: rng.standard_normal([axis_length(axis, sizes) for axis in a.shape])
-            for a in kernel.sequence_forward.function.arguments
-            if not a.is_scalar
-        }
+        sizes = {"T": 2, "B": 1, "I": 2, "N": 1, "K": keys, "D": values}
+        given = draw_arrays(kernel.sequence_forward.function, sizes, scale=1.0)
         scalars = {a.name: 0.9 for a in kernel.sequence_forward.function.arguments if a.is_scalar}
         found = [
             device.sequence_forward(**given, **scalars, save=True, tier=tier)

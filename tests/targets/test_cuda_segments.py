@@ -14,6 +14,7 @@ from cellgen.language.cell import definition_of
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.call.segments import Segmentation, SegmentsRun, WholeCall, in_segments
 from cellgen.runtime.options import Options
+from tests.drawing import draw_arrays
 from tests.targets.test_cuda import emulated
 
 SIZES = {"T": 48, "B": 2, "I": 3, "H": 5}
@@ -40,11 +41,7 @@ def test_rows_of_a_device_may_be_segments_of_time(name: str, reverse: bool) -> N
     cell = next(cell for cell in SHIPPED if definition_of(cell).name == name)
     device = emulated(cell)
     function = cellgen.load(name).sequence_forward.function
-    rng = np.random.default_rng(0)
-    given = {
-        item.name: 0.4 * rng.standard_normal([axis_length(axis, SIZES) for axis in item.shape])
-        for item in function.arguments
-    }
+    given = draw_arrays(function, SIZES, scale=0.4)
     options = Options(reverse=reverse)
 
     def run(

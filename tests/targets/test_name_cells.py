@@ -18,8 +18,8 @@ from cellgen.language.latex import latex
 from cellgen.pipeline import generate
 from cellgen.proof.check import check
 from cellgen.proof.over_time import forward_errors, gradient_errors
-from cellgen.runtime.abi import Function, axis_length
 from cellgen.runtime.paths import include_folder
+from tests.drawing import draw_arrays
 from tests.name_cells import DIMS, TAKEN, TURNS, cell_of_names
 from tests.targets.test_cuda import TOLERANCE, OnHost, emulated, emulated_in, with_cxx
 
@@ -49,15 +49,8 @@ def test_a_cell_of_all_names_that_generated_code_needs_runs_in_the_emulation_of_
     kernel, rng = emulated_in(cell, "f64"), np.random.default_rng(0)
     sizes = dict(zip(("B", "H", *map(str, DIMS)), (4, 7, 3, 2, 5, 3, 2), strict=True)) | {"T": 3}
 
-    def drawn(function: Function, optional: bool) -> dict[str, np.ndarray]:
-        return {
-            a.name: rng.standard_normal([axis_length(axis, sizes) for axis in a.shape])
-            for a in function.arguments
-            if not a.is_scalar and a.optional == optional and (a.used or optional) and not a.saved
-        }
-
-    given = drawn(kernel.sequence_forward.function, False)
-    above = drawn(kernel.sequence_backward.function, True)
+    given = draw_arrays(kernel.sequence_forward.function, sizes, rng)
+    above = draw_arrays(kernel.sequence_backward.function, sizes, rng, optional=True)
     errors = forward_errors(OnHost(kernel), cell.definition, given, sizes, "float64")
     errors |= gradient_errors(OnHost(kernel), cell.definition, given, above, sizes, rng)
     assert max(errors.values()) < TOLERANCE["float64"], errors
@@ -86,10 +79,7 @@ def test_what_is_saved_may_have_the_names_of_options() -> None:
         np.random.default_rng(0),
     )
     sizes = {"T": 5, "B": 3, "I": 4, "H": 6}
-    given = {
-        a.name: rng.standard_normal([axis_length(axis, sizes) for axis in a.shape])
-        for a in kernel.sequence_forward.function.arguments
-    }
+    given = draw_arrays(kernel.sequence_forward.function, sizes, rng, scale=1.0)
     mask, reset = rng.random((5, 3)) < 0.7, rng.random((5, 3)) < 0.3
     options = {"lengths": np.array([5, 0, 3]), "mask": mask, "reset": reset, "reverse": True}
     made = kernel.sequence_forward(**given, **options, save=True)

@@ -11,7 +11,7 @@ import threading
 import tracemalloc
 import weakref
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +19,13 @@ import pytest
 
 import cellgen
 from cellgen.errors import ArgumentError, CellgenError
-from cellgen.runtime.abi import axis_length
 from cellgen.runtime.call import prepared
 from cellgen.runtime.call import workspace as call
 from cellgen.runtime.call.bound import BoundCall
+from tests.drawing import draw_arrays
 
 SIZES = {"T": 5, "B": 4, "I": 3, "H": 18}
+drawn = partial(draw_arrays, sizes=SIZES, dtype="f")
 RNG = np.random.default_rng(3)
 MASK = RNG.random((5, 4)) < 0.6
 
@@ -32,15 +33,6 @@ MASK = RNG.random((5, 4)) < 0.6
 @cache
 def kernel(name: str = "gru") -> cellgen.Kernel:
     return cellgen.load(name)
-
-
-def draw(function, optional=False, dtype=np.float32):
-    rng = np.random.default_rng(0)
-    return {
-        a.name: rng.normal(size=[axis_length(axis, SIZES) for axis in a.shape]).astype(dtype)
-        for a in function.function.arguments
-        if not a.is_scalar and a.optional == optional and (a.used or optional) and not a.saved
-    }
 
 
 def same(found, expected):
@@ -67,7 +59,7 @@ OPTIONS = {
 @pytest.mark.parametrize("name", ["gru", "sru", "lstm_block_cell"])
 def test_a_bound_call_does_what_the_call_does(name, options):
     forward = kernel(name).sequence_forward
-    arrays = draw(forward)
+    arrays = drawn(forward.function)
     bound = forward.bind(**arrays, **options)
     assert isinstance(bound, BoundCall)
     same(bound(), forward(**arrays, **options))
@@ -81,7 +73,10 @@ def test_a_bound_call_does_what_the_call_does(name, options):
 @pytest.mark.parametrize("options", [{}, {"window": 2}, {"mask": MASK, "reverse": True}], ids=str)
 def test_a_bound_training_step(options):
     k = kernel("lstm")
-    arrays, upstream = draw(k.sequence_forward), draw(k.sequence_backward, optional=True)
+    arrays, upstream = (
+        drawn(k.sequence_forward.function),
+        drawn(k.sequence_backward.function, optional=True),
+    )
     given = {name: value for name, value in options.items() if name != "window"}
     forward = k.sequence_forward.bind(**arrays, **given, save=True, threads=2)
     y = forward.results
@@ -101,7 +96,7 @@ def test_a_bound_training_step(options):
 
 def test_a_step_can_be_bound():
     forward = kernel().forward
-    arrays = draw(forward)
+    arrays = drawn(forward.function)
     out = np.empty_like(arrays["h_prev"])
     bound = forward.bind(**arrays, out=(out,))
     for _ in range(3):
@@ -112,7 +107,7 @@ def test_a_step_can_be_bound():
 
 def test_batch_first_and_strided_arrays_are_written_where_they_are():
     forward = kernel().sequence_forward
-    arrays = draw(forward)
+    arrays = drawn(forward.function)
     transposed = {**arrays, "x": np.ascontiguousarray(arrays["x"].swapaxes(0, 1))}
     room = np.zeros((4, 10, 18), np.float32)
     bound = forward.bind(**transposed, batch_first=True, out={"h": room[:, ::2]})
@@ -123,7 +118,7 @@ def test_batch_first_and_strided_arrays_are_written_where_they_are():
 
 def test_packed_weights_and_scalars_are_bound():
     k = cellgen.load("sru")
-    arrays = draw(k.sequence_forward)
+    arrays = drawn(k.sequence_forward.function)
     weights = {a.name for a in k.sequence_forward.function.arguments if a.is_weight}
     packed = k.pack(**{name: arrays[name] for name in weights if name in arrays}, alpha=1.5)
     rest = {name: array for name, array in arrays.items() if name not in weights}
@@ -134,7 +129,7 @@ def test_packed_weights_and_scalars_are_bound():
 def test_nothing_is_allocated_but_by_binding():
     """A call's results are 9 kB here, those of tracemalloc's own bookkeeping left out."""
     forward = kernel("lstm").sequence_forward
-    arrays = draw(forward)
+    arrays = drawn(forward.function)
     bound = forward.bind(**arrays, threads=1)
 
     def peak(call):
@@ -155,7 +150,7 @@ def test_nothing_is_allocated_but_by_binding():
 
 def test_arrays_live_as_long_as_what_is_bound():
     forward = kernel().sequence_forward
-    arrays = draw(forward)
+    arrays = drawn(forward.function)
     expected = forward(**arrays)
     bound = forward.bind(**{name: array.copy() for name, array in arrays.items()})
     gc.collect()
@@ -173,18 +168,13 @@ def test_other_calls_between_take_the_same_workspace(monkeypatch):
         call.per_thread, "memory", call.AlignedBytes(None, -1, np.empty(0, np.uint8))
     )
     small, large = kernel("gru"), kernel("lstm")
-    arrays = draw(small.sequence_forward)
+    arrays = drawn(small.sequence_forward.function)
     expected = small.sequence_forward(**arrays)
     bound = small.sequence_forward.bind(**arrays)
     same(bound(), expected)
     before = bound._memory
     wide = {**SIZES, "T": 50, "B": 64, "H": 200}
-    rng = np.random.default_rng(0)
-    others = {
-        a.name: rng.normal(size=[axis_length(axis, wide) for axis in a.shape]).astype(np.float32)
-        for a in large.sequence_forward.function.arguments
-    }
-    large.sequence_forward(**others)
+    large.sequence_forward(**draw_arrays(large.sequence_forward.function, wide, dtype="f"))
     same(bound(), expected)
     assert bound._memory is not before  # the thread's has grown; what it was is gone
 
@@ -228,7 +218,7 @@ def test_a_workspace_too_large_to_keep_lives_through_the_call(options, long, mon
 
     forward, backward = fresh.sequence_forward, fresh.sequence_backward
     watch(forward), watch(backward)
-    arrays, upstream = draw(forward), draw(backward, optional=True)
+    arrays, upstream = drawn(forward.function), drawn(backward.function, optional=True)
     y = forward(**arrays, **options, save=True)
     given = {**arrays, "h": y.h, "c": y.c, **upstream, "saved": y.saved, **options}
     expected = backward(**given)
@@ -245,7 +235,7 @@ def test_a_workspace_too_large_to_keep_lives_through_the_call(options, long, mon
 
 def test_lengths_stay_as_they_were_and_masks_are_read():
     forward = kernel().sequence_forward
-    arrays, lengths, mask = draw(forward), np.array([5, 4, 3, 2]), MASK.copy()
+    arrays, lengths, mask = drawn(forward.function), np.array([5, 4, 3, 2]), MASK.copy()
     expected = forward(**arrays, lengths=[5, 4, 3, 2])
     bound = forward.bind(**arrays, lengths=lengths)
     lengths[:] = 9
@@ -257,7 +247,7 @@ def test_lengths_stay_as_they_were_and_masks_are_read():
 
 def test_two_threads_bind_for_themselves():
     forward = kernel().sequence_forward
-    arrays = draw(forward)
+    arrays = drawn(forward.function)
     expected = forward(**arrays)
     bound, failures = forward.bind(**arrays, threads=2), []
 
@@ -293,7 +283,7 @@ def _in_child(bound, expected, queue):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_runs_it_on_threads_of_its_own():
     forward = kernel().sequence_forward
-    arrays = draw(forward)
+    arrays = drawn(forward.function)
     bound = forward.bind(**arrays, threads=2)
     expected = tuple(a if a is None else a.copy() for a in bound())
     context = multiprocessing.get_context("fork")
@@ -311,7 +301,7 @@ def test_a_forked_child_runs_it_on_threads_of_its_own():
 @pytest.mark.parametrize("name", ["forward", "sequence_forward"])
 def test_a_forked_child_runs_what_a_thread_of_its_parent_is_running(name):
     function = getattr(kernel(), name)
-    bound = function.bind(**draw(function))
+    bound = function.bind(**drawn(function.function))
     expected = tuple(a if a is None else a.copy() for a in bound())
     bound._lock.acquire()  # as a thread that is within it
     child = os.fork()
@@ -332,7 +322,7 @@ def test_a_forked_child_runs_what_a_thread_of_its_parent_is_running(name):
 def test_the_memory_of_what_is_bound_stays(given):
     """NumPy is asked not to look whether anyone else refers to it."""
     forward = kernel().sequence_forward
-    arrays, out, mask = draw(forward), np.empty((5, 4, 18), np.float32), MASK.copy()
+    arrays, out, mask = drawn(forward.function), np.empty((5, 4, 18), np.float32), MASK.copy()
     whole = np.concatenate([arrays["x"], arrays["x"]])
     arrays["x"] = whole[:5] if given == "slice" else arrays["x"]
     bound = forward.bind(**arrays, out={"h": out}, mask=mask)
@@ -358,19 +348,19 @@ def test_the_memory_of_what_is_bound_stays(given):
 def test_binding_checks_what_a_call_checks(change, message):
     forward = kernel().sequence_forward
     with pytest.raises(ArgumentError, match=message):
-        forward.bind(**{**draw(forward), **change})
+        forward.bind(**{**drawn(forward.function), **change})
 
 
 def test_results_may_not_share_memory_with_arguments():
     forward = kernel().sequence_forward
-    arrays = draw(forward)
+    arrays = drawn(forward.function)
     with pytest.raises(ArgumentError, match="out h_last shares memory with the argument h_prev"):
         forward.bind(**arrays, out={"h_last": arrays["h_prev"]})
 
 
 def test_truncation_term_by_term_is_no_single_call():
     k = kernel()
-    arrays = draw(k.sequence_forward)
+    arrays = drawn(k.sequence_forward.function)
     y = k.sequence_forward(**arrays, save=True)
     with pytest.raises(ArgumentError, match=r"sequence_backward.bind: bp_lim is given, expected"):
         k.sequence_backward.bind(**arrays, h=y.h, saved=y.saved, d_h=y.h, bp_lim=2)
@@ -380,7 +370,9 @@ def test_an_unfit_plan_is_the_callers():
     forward = kernel().sequence_forward
     plan = forward.plan(**SIZES, threads=2)
     bound = forward.bind(
-        **draw(forward), threads=2, plan=replace(plan, by_units=False, hoist=True, unpacked=True)
+        **drawn(forward.function),
+        threads=2,
+        plan=replace(plan, by_units=False, hoist=True, unpacked=True),
     )
     with pytest.raises(ArgumentError, match="plan is"):
         bound()
@@ -388,7 +380,7 @@ def test_an_unfit_plan_is_the_callers():
 
 def test_it_says_what_it_is():
     forward = kernel().sequence_forward
-    assert repr(forward.bind(**draw(forward))) == (
+    assert repr(forward.bind(**drawn(forward.function))) == (
         "<bound call of gru.sequence_forward, dimensions 5, 4, 3, 18, float32>"
     )
 
@@ -418,7 +410,10 @@ def entered(monkeypatch):
 def test_one_thread_gives_its_workspace_out_without_asking_how_much_that_is(entered):
     """It tells as arrays take their places; a team asks, since its plan may take less."""
     k, entered_by = entered
-    arrays, upstream = draw(k.sequence_forward), draw(k.sequence_backward, optional=True)
+    arrays, upstream = (
+        drawn(k.sequence_forward.function),
+        drawn(k.sequence_backward.function, optional=True),
+    )
     y = k.sequence_forward(**arrays, save=True)
     of_backward = {**arrays, **upstream, "h": y.h, "saved": y.saved}
     for function, given in ((k.sequence_forward, arrays), (k.sequence_backward, of_backward)):

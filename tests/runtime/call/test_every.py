@@ -17,6 +17,7 @@ from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.stacks import Layers
 from tests.cover import in_turn
+from tests.drawing import draw_arrays
 
 T, B = 7, 3
 MASK = np.random.default_rng(1).random((T, B)) < 0.6
@@ -47,16 +48,13 @@ def kernel(name: str) -> cellgen.Kernel:
 
 def drawn(name, dtype=np.float64, steps=T, rows=B, *, batch_first=False):
     """Arguments of a forward pass by name."""
-    function, rng = kernel(name).sequence_forward.function, np.random.default_rng(0)
+    function = kernel(name).sequence_forward.function
     sizes = dict.fromkeys(function.dims, 4) | {"T": steps, "B": rows}
-    found = {}
-    for item in function.arguments:
-        if not item.is_scalar:
-            shape = [axis_length(axis, sizes) for axis in item.shape]
-            array = (0.4 * rng.standard_normal(shape)).astype(dtype)
-            transposed = batch_first and item.over_time
-            found[item.name] = np.ascontiguousarray(array.swapaxes(0, 1)) if transposed else array
-    return found
+    arrays = draw_arrays(function, sizes, scale=0.4, dtype=dtype)
+    swapped = {a.name for a in function.arguments if batch_first and a.over_time}
+    return {
+        n: np.ascontiguousarray(a.swapaxes(0, 1)) if n in swapped else a for n, a in arrays.items()
+    }
 
 
 def cut(array, every, *, batch_first=False):

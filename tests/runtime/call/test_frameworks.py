@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,9 +12,10 @@ import pytest
 import cellgen
 from cellgen import accept
 from cellgen.errors import ArgumentError
-from cellgen.runtime.abi import axis_length
+from tests.drawing import draw_arrays
 
 SIZES = {"T": 4, "B": 3, "I": 5, "H": 6}
+drawn = partial(draw_arrays, sizes=SIZES, dtype="f")
 
 
 class Tensor:
@@ -62,17 +64,9 @@ def lent(arrays):
     return {n: Tensor(a) if isinstance(a, np.ndarray) else a for n, a in arrays.items()}
 
 
-def drawn(function):
-    rng = np.random.default_rng(0)
-    return {
-        item.name: rng.normal(size=[axis_length(axis, SIZES) for axis in item.shape]).astype("f")
-        for item in function.function.arguments
-    }
-
-
 def test_a_step_takes_them_and_gives_them() -> None:
     forward = kernel().forward
-    given = drawn(forward)
+    given = drawn(forward.function)
     found, expected = forward(**lent(given)), forward(**given)
     assert type(found.h) is Tensor
     assert np.array_equal(found.h.array, expected.h)
@@ -80,7 +74,7 @@ def test_a_step_takes_them_and_gives_them() -> None:
 
 def test_nothing_is_copied() -> None:
     forward = kernel().forward
-    given = drawn(forward)
+    given = drawn(forward.function)
     out = Tensor(np.zeros((3, 6), given["x"].dtype))
     found = forward(**lent(given), out={"h": out})
     assert np.shares_memory(found.h.array, out.array)
@@ -89,7 +83,7 @@ def test_nothing_is_copied() -> None:
 
 def test_a_sequence_takes_them_with_every_option() -> None:
     sequence, back = kernel().sequence_forward, kernel().sequence_backward
-    given, mask = drawn(sequence), np.ones((4, 3), bool)
+    given, mask = drawn(sequence.function), np.ones((4, 3), bool)
     mask[1, 2] = False
     for options in ({}, {"mask": mask}, {"mask": Tensor(mask), "reverse": True}, {"every": 2}):
         plain = {n: a.array if isinstance(a, Tensor) else a for n, a in options.items()}
@@ -109,7 +103,7 @@ def test_a_sequence_takes_them_with_every_option() -> None:
 
 def test_packed_weights_and_what_is_saved_by_name_are_theirs_too() -> None:
     sequence, back = kernel().sequence_forward, kernel().sequence_backward
-    given = drawn(sequence)
+    given = drawn(sequence.function)
     weights = {a.name for a in sequence.function.arguments if a.is_weight}
     packed = kernel().pack(**{n: Tensor(given[n]) for n in weights})
     rest = {n: Tensor(a) for n, a in given.items() if n not in weights}
@@ -125,13 +119,13 @@ def test_packed_weights_and_what_is_saved_by_name_are_theirs_too() -> None:
 def refused(message: str, **changes: object) -> None:
     forward = kernel().forward
     with pytest.raises(ArgumentError, match=message):
-        forward(**{**lent(drawn(forward)), **changes})
+        forward(**{**lent(drawn(forward.function)), **changes})
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_results_that_show_a_part_of_what_is_saved_have_no_gaps(*, batch_first: bool) -> None:
     forward = kernel().sequence_forward
-    given = drawn(forward)
+    given = drawn(forward.function)
     if batch_first:
         given["x"] = np.ascontiguousarray(given["x"].swapaxes(0, 1))
     how = {"save": True, "every": 2, "batch_first": batch_first}
@@ -148,14 +142,14 @@ def test_a_mixture_is_refused() -> None:
         "w_z is a .*OtherTensor and x a .*Tensor, expected arrays of one", w_z=OtherTensor(array)
     )
     forward = kernel().forward
-    given = drawn(forward)
+    given = drawn(forward.function)
     with pytest.raises(ArgumentError, match=r"w_z is a .*Tensor, expected a numpy\.ndarray"):
         forward(**{**given, "w_z": Tensor(given["w_z"])})
 
 
 def test_classes_of_one_library_are_no_mixture() -> None:
     forward = kernel().forward
-    given = drawn(forward)
+    given = drawn(forward.function)
     found = forward(**{**lent(given), "w_z": Parameter(given["w_z"])})
     assert np.array_equal(found.h.array, forward(**given).h)
 
@@ -205,7 +199,11 @@ def test_an_array_without_memory_is_refused() -> None:
 
 def test_an_array_without_entries_needs_no_memory() -> None:
     none = np.zeros((0, 5), np.float32)
-    given = {**drawn(kernel().forward), "x": none, "h_prev": np.zeros((0, 6), np.float32)}
+    given = {
+        **drawn(kernel().forward.function),
+        "x": none,
+        "h_prev": np.zeros((0, 6), np.float32),
+    }
     wrapped = {**lent(given), "x": Emptied(none)}
     assert kernel().forward(**wrapped).h.array.shape == (0, 6)
 
@@ -239,13 +237,13 @@ def test_checks_are_those_of_numpys_arrays() -> None:
 def test_bound_calls_are_for_arrays_that_may_change() -> None:
     forward = kernel().forward
     with pytest.raises(ArgumentError, match="which do not change, and every bound call writes"):
-        forward.bind(**lent(drawn(forward)))
+        forward.bind(**lent(drawn(forward.function)))
 
 
 def test_tensors_of_pytorch_go_in_and_come_out() -> None:
     torch = pytest.importorskip("torch")
     forward = kernel().sequence_forward
-    given = drawn(forward)
+    given = drawn(forward.function)
     tensors = {n: torch.from_numpy(a) for n, a in given.items()}
     found, expected = forward(**tensors), forward(**given)
     assert isinstance(found.h, torch.Tensor)
@@ -261,7 +259,7 @@ def test_tensors_of_pytorch_go_in_and_come_out() -> None:
 
 def test_a_bound_backward_pass_takes_tensors_that_are_saved_by_name() -> None:
     torch = pytest.importorskip("torch")
-    back, given = kernel().sequence_backward, drawn(kernel().sequence_forward)
+    back, given = kernel().sequence_backward, drawn(kernel().sequence_forward.function)
     run = kernel().sequence_forward(**given, save=True)
     expected = back(**given, h=run.h, saved=run.saved)
     arrays = ({**given, "h": run.h}, run.saved._asdict())
@@ -273,7 +271,7 @@ def test_a_bound_backward_pass_takes_tensors_that_are_saved_by_name() -> None:
 def test_arrays_of_jax_go_in_and_come_out() -> None:
     jax = pytest.importorskip("jax")
     forward = kernel().sequence_forward
-    given = drawn(forward)
+    given = drawn(forward.function)
     found = forward(**{n: jax.numpy.asarray(a) for n, a in given.items()})
     assert isinstance(found.h, jax.Array)
     assert np.array_equal(np.asarray(found.h), forward(**given).h)

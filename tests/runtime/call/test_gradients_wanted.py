@@ -18,6 +18,7 @@ from cellgen.schedule.lower.plan import OutersPlan
 from cellgen.schedule.lower.verify import verify
 from cellgen.schedule.on_request import on_request
 from cellgen.targets.interface import sequence_signatures
+from tests.drawing import draw_arrays
 
 SHAPES = ((5, 3, 1), (0, 3, 1), (1, 2, 2), (40, 20, 2))
 """T, B and threads: one step, none, several row blocks."""
@@ -119,13 +120,8 @@ def test_any_of_them_may_be_null_and_the_others_stay_the_same(cell: str, guarded
 
 
 def call_of(kernel, **options):
-    numbers = np.random.default_rng(1)
-    raw = RawFunction(kernel, "sequence_forward")
     sizes = {"T": 6, "B": 3, "I": 4, "H": 8}
-    given = {
-        item.name: numbers.standard_normal([axis_length(a, sizes) for a in item.shape])
-        for item in raw.function.arguments
-    }
+    given = draw_arrays(kernel.sequence_forward.function, sizes, 1, scale=1.0)
     made = kernel.sequence_forward(**given, save=True, **options)
     shape = (3, 6, 8) if options.get("batch_first") else (6, 3, 8)
     return {**given, "h": made.h, "d_h": np.ones(shape), "saved": made.saved}

@@ -9,7 +9,7 @@ import pytest
 
 import cellgen
 from cellgen.cells import SHIPPED
-from cellgen.runtime.abi import Function, axis_length
+from tests.drawing import draw_arrays
 from tests.runtime.call.test_half_storage import TYPES, assert_rounded, assert_same, assert_saved
 
 pytestmark = pytest.mark.slow
@@ -21,17 +21,6 @@ MASK = DRAW.random((STEPS, ROWS)) > 0.3
 RESET = MASK & (DRAW.random((STEPS, ROWS)) < 0.1)
 
 
-def drawn(function: Function, seed: int, dtype: Any) -> dict[str, np.ndarray]:
-    """Arguments of a function but its scalars, axes of other dimensions than steps and rows 8."""
-    draw = np.random.default_rng(seed)
-    sizes = {**dict.fromkeys(function.dims, 8), "T": STEPS, "B": ROWS}
-    return {
-        a.name: (0.4 * draw.standard_normal([axis_length(x, sizes) for x in a.shape])).astype(dtype)
-        for a in function.arguments
-        if not a.is_scalar
-    }
-
-
 @pytest.mark.parametrize("how", [{}, {"mask": MASK, "reset": RESET, "reverse": True}], ids=len)
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: np.dtype(dtype).name)
 @pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
@@ -39,14 +28,16 @@ def drawn(function: Function, seed: int, dtype: Any) -> dict[str, np.ndarray]:
 def test_every_cell(cell: Any, dtype: Any, how: dict[str, Any]) -> None:
     kernel = cellgen.load(cell.definition.name)
     forward, backward = kernel.sequence_forward, kernel.sequence_backward
-    narrow = drawn(forward.function, 0, dtype)
+    sizes = {**dict.fromkeys(forward.function.dims, 8), "T": STEPS, "B": ROWS}
+    narrow = draw_arrays(forward.function, sizes, scale=0.4, dtype=dtype)
     wide = {n: a.astype(np.float32) for n, a in narrow.items()}
     run = forward(**narrow, save=True, **how)
     truth = forward(**wide, save=True, products=TYPES[dtype], **how)
     assert_rounded(run, truth, dtype)
     assert_saved(kernel, run.saved, truth.saved, dtype)
     taken = [a for a in backward.function.arguments if not a.saved]
-    given = {**drawn(backward.function, 1, dtype), **narrow, **run._asdict()}
+    upstream = draw_arrays(backward.function, sizes, 1, scale=0.4, dtype=dtype, optional=True)
+    given = {**upstream, **narrow, **run._asdict()}
     given = {a.name: given[a.name] for a in taken if a.name in given}
     found = backward(**given, saved=run.saved, threads=1)
     again = backward(**given, saved=run.saved, threads=2)

@@ -16,9 +16,9 @@ import cellgen
 from cellgen.cells import CIFG
 from cellgen.errors import ArgumentError
 from cellgen.pipeline import sequence_of
-from cellgen.runtime.abi import axis_length
 from cellgen.runtime.options import BF16
 from cellgen.schedule.operands import operands_alone
+from tests.drawing import draw_arrays
 from tests.runtime.call.test_half_storage import BFLOAT16, assert_rounded, assert_same
 
 CELLS = ("gru", "lstm_block_cell", "slstm_heads", "antisymmetric_rnn", "sru")
@@ -29,15 +29,10 @@ SIZES = ((3, 2, 37, 41), (4, 5, 1, 7), (2, 3, 64, 96))
 
 def drawn(cell: str, sizes: tuple[int, ...]) -> dict[str, Any]:
     """Arguments in bfloat16; heads are as wide as units, two of them."""
-    function, draw = cellgen.load(cell).sequence_forward.function, np.random.default_rng(0)
+    function = cellgen.load(cell).sequence_forward.function
     own = {**dict.fromkeys(function.dims, sizes[3]), "K": 2}
     own |= dict(zip("TBIH", sizes, strict=True))
-    arrays = {}
-    for item in function.arguments:
-        if not item.is_scalar:
-            axes = [axis_length(axis, own) for axis in item.shape]
-            arrays[item.name] = (0.3 * draw.standard_normal(axes)).astype(BFLOAT16)
-    return arrays
+    return draw_arrays(function, own, scale=0.3, dtype=BFLOAT16)
 
 
 def weights_of(cell: str) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 import cellgen
 from cellgen import Cell, H, I, Input, State, Weight, sigmoid, tanh
 from cellgen.errors import ArgumentError, CellgenError
-from cellgen.runtime.abi import axis_length
+from tests.drawing import draw_arrays
 
 SIZES = {"T": 6, "B": 3, "I": 4, "H": 8}
 LENGTHS = [6, 2, 0]
@@ -36,17 +36,6 @@ def kernel_of(change=1.0, swapped=False):
     return cellgen.compile(declared(change, swapped))
 
 
-def draw(kernel, sizes=SIZES, dtype=np.float64):
-    rng = np.random.default_rng(0)
-    return {
-        a.name: (rng.standard_normal([axis_length(axis, sizes) for axis in a.shape]) / 2).astype(
-            dtype
-        )
-        for a in kernel.sequence_forward.function.arguments
-        if not a.is_scalar
-    }
-
-
 def parted(arguments):
     """Weights, and the rest."""
     names = [name for name in arguments if name[0] in "wub"]
@@ -62,7 +51,7 @@ def table(seed=1, share=0.6):
 
 @pytest.mark.parametrize("other", [{"change": 2.0}, {"swapped": True}])
 def test_weights_packed_for_another_cell_of_the_name_are_refused(other):
-    weights, rest = parted(draw(kernel_of()))
+    weights, rest = parted(draw_arrays(kernel_of().sequence_forward.function, SIZES))
     packed = kernel_of(**other).pack(**weights)
     assert packed.cell == kernel_of().name == "recast"
     for kernel in (kernel_of(), kernel_of()):
@@ -80,7 +69,7 @@ def test_a_cell_without_weights_has_nothing_to_pack():
 
 
 def test_another_kernel_of_the_same_sources_takes_packed_weights():
-    weights, rest = parted(draw(kernel_of()))
+    weights, rest = parted(draw_arrays(kernel_of().sequence_forward.function, SIZES))
     packed, twin = kernel_of().pack(**weights), cellgen.compile(declared())
     assert twin is not kernel_of()
     expected = kernel_of().sequence_forward(**rest, **weights).h
@@ -99,7 +88,7 @@ def test_another_kernel_of_the_same_sources_takes_packed_weights():
 @pytest.mark.parametrize("forgetful", [False, True])
 def test_packed_weights_that_were_changed_are_refused(change, forgetful):
     """Also where the layout that does not fit was left out."""
-    weights, rest = parted(draw(kernel_of()))
+    weights, rest = parted(draw_arrays(kernel_of().sequence_forward.function, SIZES))
     packed = kernel_of().pack(**weights)
     other = dataclasses.replace(packed, weights=packed.weights._replace(**change))
     if forgetful:
@@ -109,7 +98,7 @@ def test_packed_weights_that_were_changed_are_refused(change, forgetful):
 
 
 def test_packed_weights_given_other_arrays_of_their_shapes_are_refused():
-    weights, rest = parted(draw(kernel_of()))
+    weights, rest = parted(draw_arrays(kernel_of().sequence_forward.function, SIZES))
     packed = kernel_of().pack(**weights)
     others = tuple((name, array.copy()) for name, array in packed.weights.arguments)
     changed = dataclasses.replace(packed, weights=packed.weights._replace(arguments=others))
@@ -118,7 +107,8 @@ def test_packed_weights_given_other_arrays_of_their_shapes_are_refused():
 
 
 def test_packed_weights_cannot_be_changed_in_place():
-    packed = kernel_of().pack(**parted(draw(kernel_of()))[0])
+    weights, _ = parted(draw_arrays(kernel_of().sequence_forward.function, SIZES))
+    packed = kernel_of().pack(**weights)
     with pytest.raises(dataclasses.FrozenInstanceError):
         packed.weights = packed.weights
     with pytest.raises(AttributeError):
@@ -129,7 +119,7 @@ def test_packed_weights_cannot_be_changed_in_place():
 
 
 def test_the_memory_of_packed_weights_stays():
-    weights, rest = parted(draw(kernel_of()))
+    weights, rest = parted(draw_arrays(kernel_of().sequence_forward.function, SIZES))
     packed = kernel_of().pack(**weights)
     with pytest.raises(ValueError, match="cannot resize"):
         weights["u"].resize((80, 80), refcheck=False)
@@ -146,14 +136,14 @@ class Spelled(Cell):
 
 def test_weights_that_c_calls_otherwise_are_packed():
     kernel = cellgen.compile(Spelled)
-    arguments = draw(kernel)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     weights = {n: arguments.pop(n) for n in ("workspace", "λ")}
     found = kernel.sequence_forward(**arguments, packed=kernel.pack(**weights)).h
     assert np.array_equal(found, kernel.sequence_forward(**arguments, **weights).h)
 
 
 def test_too_few_packed_bytes_are_refused_in_c():
-    weights, rest = parted(draw(kernel_of()))
+    weights, rest = parted(draw_arrays(kernel_of().sequence_forward.function, SIZES))
     kernel = kernel_of()
     packed, function = kernel.pack(**weights), kernel.sequence_forward
     kernel.sequence_forward(**rest, packed=packed)
@@ -179,7 +169,7 @@ def test_too_few_packed_bytes_are_refused_in_c():
 
 
 def saving(kernel, **options):
-    arguments = draw(kernel)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     y = kernel.sequence_forward(**arguments, **options, save=True)
     return y, {**arguments, "h": y.h, "saved": y.saved, "d_h": np.ones_like(y.h)}
 
@@ -225,7 +215,7 @@ def test_saved_brings_the_options_of_its_run(options, limit):
 @pytest.mark.parametrize("with_layout", [False, True])
 def test_saved_brings_the_layout_of_its_run(limit, with_layout):
     """Flags of the run are transposed where a call is laid out another way."""
-    mask, arguments = table(), draw(kernel_of())
+    mask, arguments = table(), draw_arrays(kernel_of().sequence_forward.function, SIZES)
     transposed = {**arguments, "x": np.ascontiguousarray(arguments["x"].swapaxes(0, 1))}
     given = {"mask": np.ascontiguousarray(mask.T), "batch_first": True, "save": True}
     y = kernel_of().sequence_forward(**transposed, **given)
@@ -282,7 +272,7 @@ def test_the_run_keeps_what_its_options_were(name):
 def test_bound_calls_follow_the_flags_that_they_were_given():
     """What a bound forward pass saves knows the array itself, as the forward pass does."""
     kernel, mask = kernel_of(), table()
-    arguments = draw(kernel)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     forward = kernel.sequence_forward.bind(**arguments, mask=mask, save=True)
     y = forward.results
     call = {**arguments, "h": y.h, "d_h": np.ones_like(y.h)}
@@ -302,7 +292,7 @@ def test_arguments_of_other_dimensions_than_the_run_are_refused(dim, limit):
     """Where saved arrays have that dimension, they are the ones that do not fit."""
     kernel = kernel_of()
     y, call = saving(kernel)
-    wider = draw(kernel, {**SIZES, dim: 5 + SIZES[dim]})
+    wider = draw_arrays(kernel.sequence_forward.function, {**SIZES, dim: 5 + SIZES[dim]})
     fits = {n: wider.get(n, np.zeros((1,))) for n in call} | {"saved": y.saved}
     again = kernel.sequence_forward(**wider).h
     fits |= {"h": again, "d_h": np.ones_like(again)}
@@ -320,7 +310,7 @@ def test_the_previous_outputs_of_another_shape_are_refused(limit):
 
 def test_scalars_are_those_of_the_run():
     kernel = cellgen.load("sru")
-    arguments = draw(kernel)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     y = kernel.sequence_forward(**arguments, alpha=1.5, save=True)
     takes = {a.name for a in kernel.sequence_backward.function.arguments}
     call = {n: a for n, a in {**arguments, **y._asdict()}.items() if n in takes}
@@ -365,7 +355,7 @@ def test_what_is_no_saved_is_refused(saved, message):
 
 
 def test_runs_of_other_layers_are_refused():
-    weights, rest = parted(draw(kernel_of()))
+    weights, rest = parted(draw_arrays(kernel_of().sequence_forward.function, SIZES))
     two = {**weights, "w_a": np.ones((8, 8)), "w_b": np.ones((8, 8))}
     layers = cellgen.Layers(kernel_of(), [[weights]])
     run = layers.forward(rest["x"], save=True)

@@ -21,6 +21,7 @@ from cellgen.runtime.call import prepared, workspace
 from cellgen.runtime.host import interrupt
 from cellgen.runtime.host import threads as host_threads
 from cellgen.runtime.host.interrupt import LONG, LOOK, calls_waiting, heeding_signals
+from tests.drawing import draw_arrays
 
 SIZES = {"T": 40, "B": 5, "I": 3, "H": 18}
 NAMES = ("lstm", "gru_reset_before", "min_gru")
@@ -33,13 +34,7 @@ cells = pytest.mark.parametrize("name", NAMES)
 @cache
 def drawn(name):
     kernel = cellgen.load(name)
-    rng = np.random.default_rng(0)
-    arguments = {
-        a.name: rng.standard_normal([axis_length(axis, SIZES) for axis in a.shape]) * 0.5
-        for a in kernel.sequence_forward.function.arguments
-        if not a.is_scalar and a.used
-    }
-    return kernel, arguments
+    return kernel, draw_arrays(kernel.sequence_forward.function, SIZES)
 
 
 def both(name, **how):
@@ -158,12 +153,7 @@ def test_ctrl_c_ends_a_long_call_and_the_next_one_is_right(interruptible, monkey
     """40000 steps that read 4 MB of weights each take seconds."""
     kernel = cellgen.load("lstm")
     sizes = {"T": 40000, "B": 1, "I": 16, "H": 512}
-    rng = np.random.default_rng(1)
-    arguments = {
-        a.name: rng.standard_normal([axis_length(axis, sizes) for axis in a.shape], np.float32)
-        * 0.1
-        for a in kernel.sequence_forward.function.arguments
-    }
+    arguments = draw_arrays(kernel.sequence_forward.function, sizes, scale=0.1, dtype="f")
 
     begun, codes = threading.Event(), []
 

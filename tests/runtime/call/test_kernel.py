@@ -17,13 +17,14 @@ from cellgen import Cell, Input, Scalar, State, log1p
 from cellgen import H as H_UNITS
 from cellgen.errors import ArgumentError, BuildError, CellgenError
 from cellgen.runtime import kernel as kernel_module
-from cellgen.runtime.abi import Argument, Function, Interface, axis_length
+from cellgen.runtime.abi import Argument, Function, Interface
 from cellgen.runtime.call import arguments as checks
 from cellgen.runtime.call import function as call_function
 from cellgen.runtime.call import workspace as call
 from cellgen.runtime.call.views import view_of
 from cellgen.runtime.kernel import Kernel, load_folder
 from tests.by_hand import small_sources
+from tests.drawing import draw_arrays
 
 TOY = Path(__file__).parents[2] / "toy" / "toy_cell"
 B, I, H = 3, 5, 7
@@ -686,15 +687,6 @@ def lying(array: np.ndarray, said: tuple[int, ...] = ()) -> Liar:
     return made
 
 
-def sizes_of(function: Any, sizes: dict[str, int]) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return {
-        a.name: rng.standard_normal([axis_length(axis, sizes) for axis in a.shape])
-        for a in function.function.arguments
-        if not a.is_scalar
-    }
-
-
 @pytest.mark.parametrize("name", ["forward", "sequence_forward"])
 @pytest.mark.parametrize("known", [False, True], ids=["first", "again"])
 @pytest.mark.parametrize("options", [{}, {"batch_first": True}])
@@ -702,8 +694,8 @@ def test_shapes_are_those_of_the_memory(name: str, known: bool, options: dict[st
     """A subclass of arrays is believed nothing, also where a call of the kind was seen before."""
     function = getattr(cellgen.load("gru"), name)
     options = options if name == "sequence_forward" else {}
-    small = sizes_of(function, {"T": 2, "B": 2, "I": 3, "H": 4})
-    large = sizes_of(function, {"T": 2, "B": 2, "I": 3, "H": 400})
+    small = draw_arrays(function.function, {"T": 2, "B": 2, "I": 3, "H": 4})
+    large = draw_arrays(function.function, {"T": 2, "B": 2, "I": 3, "H": 400})
     if known:
         function(**large, **options)
     for argument in ("u_n", "h_prev"):
@@ -717,7 +709,7 @@ def test_shapes_are_those_of_the_memory(name: str, known: bool, options: dict[st
 
 def test_results_are_written_where_the_memory_is() -> None:
     forward = cellgen.load("gru").forward
-    arguments = sizes_of(forward, {"B": 2, "I": 3, "H": 4})
+    arguments = draw_arrays(forward.function, {"B": 2, "I": 3, "H": 4})
     memory = np.empty((2, 4))
     forward(**arguments, out={"h": lying(memory, (2, 400))})
     assert np.array_equal(memory, forward(**arguments).h)
@@ -727,7 +719,7 @@ def test_results_are_written_where_the_memory_is() -> None:
 
 def test_packed_weights_have_the_shapes_of_their_memory() -> None:
     kernel = cellgen.load("gru")
-    arguments = sizes_of(kernel.sequence_forward, {"T": 2, "B": 2, "I": 3, "H": 4})
+    arguments = draw_arrays(kernel.sequence_forward.function, {"T": 2, "B": 2, "I": 3, "H": 4})
     weights = {n: a for n, a in arguments.items() if n not in ("x", "h_prev")}
     with pytest.raises(ArgumentError, match="u_n has shape"):
         kernel.pack(**{**weights, "u_n": lying(np.zeros((2, 2)), (4, 4))})
@@ -741,7 +733,7 @@ def test_packed_weights_have_the_shapes_of_their_memory() -> None:
 @pytest.mark.parametrize("limit", [{}, {"bp_lim": 1}])
 def test_masked_arrays_are_no_flags(name: str, limit: dict[str, int]) -> None:
     kernel = cellgen.load("gru")
-    arguments = sizes_of(kernel.sequence_forward, {"T": 2, "B": 2, "I": 3, "H": 4})
+    arguments = draw_arrays(kernel.sequence_forward.function, {"T": 2, "B": 2, "I": 3, "H": 4})
     plain = np.array([1, 2]) if name == "lengths" else np.ones((2, 2), bool)
     masked = np.ma.masked_array(plain, mask=plain == 1)
     with pytest.raises(ArgumentError, match=rf"{name} is a masked array.*{name}\.filled"):
@@ -754,7 +746,7 @@ def test_masked_arrays_are_no_flags(name: str, limit: dict[str, int]) -> None:
 
 def test_flags_have_the_shape_of_their_memory() -> None:
     kernel = cellgen.load("gru")
-    arguments = sizes_of(kernel.sequence_forward, {"T": 200, "B": 2, "I": 3, "H": 4})
+    arguments = draw_arrays(kernel.sequence_forward.function, {"T": 200, "B": 2, "I": 3, "H": 4})
     liar = lying(np.ones((2, 2), bool), (200, 2))
     with pytest.raises(ArgumentError, match=r"mask is of shape \(2, 2\)"):
         kernel.sequence_forward(**arguments, mask=liar)

@@ -23,10 +23,10 @@ from cellgen.cells import (
 )
 from cellgen.errors import ArgumentError, BuildError
 from cellgen.proof.over_time import STEP, forward_errors, gradient_errors, run_steps
-from cellgen.runtime.abi import axis_length
 from cellgen.runtime.options import NONE, Options
 from tests.awkward_cells import AWKWARD
 from tests.cover import each_of, of_all
+from tests.drawing import draw_arrays
 
 CELLS = (Elman, GRU, GRUResetBefore, GRUBlockCell, LSTM, LSTMPeephole, LayerNormLSTM, MinLSTM)
 SHAPE = (7, 5, 3, 18)
@@ -63,15 +63,6 @@ def kernel_of(cell):
     return cellgen.load(cell.definition.name)
 
 
-def draw(function, seed, *, optional=False, sizes=SIZES):
-    rng = np.random.default_rng(seed)
-    return {
-        a.name: rng.standard_normal([axis_length(axis, sizes) for axis in a.shape]) * 0.5
-        for a in function.arguments
-        if not a.is_scalar and a.optional == optional and (a.used or optional) and not a.saved
-    }
-
-
 def swapped(arrays, kernel, options):
     """Arrays over time as the call wants them: (B, T, ...) without gaps where batch-first."""
     if not options.batch_first:
@@ -99,9 +90,8 @@ def keywords(options, *, backward=False):
 def run(cell, options, *, threads=2, dtype=np.float64, padding=None, **backward_only):
     """Forward and backward with everything given; results time-first."""
     kernel = kernel_of(cell)
-    arguments = {n: a.astype(dtype) for n, a in draw(kernel.sequence_forward.function, 0).items()}
-    given = draw(kernel.sequence_backward.function, 1, optional=True)
-    given = {n: a.astype(dtype) for n, a in given.items()}
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES, dtype=dtype)
+    given = draw_arrays(kernel.sequence_backward.function, SIZES, 1, dtype=dtype, optional=True)
     if padding is not None:
         arguments["x"] = np.where(padding[:, :, None], arguments["x"], np.nan).astype(dtype)
         inside = np.ones((7, 5), bool)
@@ -147,7 +137,7 @@ def truth(cell, options, arguments):
 def test_forward_agrees_with_the_equations_of_the_steps_that_count(cell, options):
     found = run(cell, options)
     for name, expected in truth(
-        cell, options, draw(kernel_of(cell).sequence_forward.function, 0)
+        cell, options, draw_arrays(kernel_of(cell).sequence_forward.function, SIZES)
     ).items():
         assert np.max(np.abs(found[name] - expected)) <= TOLERANCE, name
 
@@ -156,8 +146,8 @@ def test_forward_agrees_with_the_equations_of_the_steps_that_count(cell, options
 @cases
 def test_every_gradient_agrees_with_the_complex_step(cell, options):
     kernel, rng = kernel_of(cell), np.random.default_rng(2)
-    arguments = draw(kernel.sequence_forward.function, 0)
-    given = draw(kernel.sequence_backward.function, 1, optional=True)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
+    given = draw_arrays(kernel.sequence_backward.function, SIZES, 1, optional=True)
     found = run(cell, options)
     for name, array in arguments.items():
         direction = rng.standard_normal(array.shape)
@@ -172,8 +162,8 @@ def test_every_gradient_agrees_with_the_complex_step(cell, options):
 def test_awkward_cells_agree_with_the_equations_with_all_options(cell):
     kernel, rng = cellgen.compile(cell), np.random.default_rng(4)
     sizes = {**SIZES, "K": 2, "D": 3, "N": 2, "M": 4}
-    given = draw(kernel.sequence_forward.function, 0, sizes=sizes)
-    above = draw(kernel.sequence_backward.function, 1, optional=True, sizes=sizes)
+    given = draw_arrays(kernel.sequence_forward.function, sizes)
+    above = draw_arrays(kernel.sequence_backward.function, sizes, 1, optional=True)
     options = CASES["all together, batch first"]
     call = (kernel, cell.definition, given)
     errors = forward_errors(*call, sizes, "float64", options)
@@ -230,8 +220,8 @@ def test_results_are_bitwise_equal_for_any_number_of_threads(cell, name):
 def test_an_output_that_is_no_state_repeats_the_step_before(cell, reverse, window):
     """As Keras repeats outputs: gradients that reach a repetition reach the step that made it."""
     kernel, order = kernel_of(cell), range(7)[:: -1 if reverse else 1]
-    arguments = draw(kernel.sequence_forward.function, 0)
-    given = draw(kernel.sequence_backward.function, 1, optional=True)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
+    given = draw_arrays(kernel.sequence_backward.function, SIZES, 1, optional=True)
     how = {"mask": MASK, "reverse": reverse, "threads": 2}
     found = kernel.sequence_forward(**arguments, save=True, **how)
     states = {str(state.name).removesuffix("_prev") for state in cell.definition.states}
@@ -269,8 +259,8 @@ def test_an_output_that_is_no_state_repeats_the_step_before(cell, reverse, windo
 def test_outputs_that_a_backward_pass_does_not_read_may_be_batch_first_too():
     """QRNN's d_h needs no h; given all the same, as every cell's outputs may be, it is checked."""
     kernel, sizes = cellgen.load("qrnn"), {"T": 4, "B": 3, "I": 2, "H": 5}
-    arguments = draw(kernel.sequence_forward.function, 0, sizes=sizes)
-    given = draw(kernel.sequence_backward.function, 1, optional=True, sizes=sizes)
+    arguments = draw_arrays(kernel.sequence_forward.function, sizes)
+    given = draw_arrays(kernel.sequence_backward.function, sizes, 1, optional=True)
 
     def gradients(arguments, given, **options):
         found = kernel.sequence_forward(**arguments, save=True, **options)
@@ -307,7 +297,7 @@ def test_options_that_leave_nothing_out_change_no_bit(cell):
 @cells
 def test_reverse_is_forward_on_flipped_arrays(cell):
     kernel = kernel_of(cell)
-    arguments = draw(kernel.sequence_forward.function, 0)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     there = kernel.sequence_forward(**arguments, reverse=True)
     back = kernel.sequence_forward(**{**arguments, "x": arguments["x"][::-1].copy()})
     assert np.array_equal(there.h[::-1], back.h)
@@ -319,8 +309,8 @@ def test_reverse_is_forward_on_flipped_arrays(cell):
 def test_a_window_is_the_chunked_form_with_carried_state(cell, window):
     """Gradients of chunks that are run one after the other, each from the last one's state."""
     kernel = kernel_of(cell)
-    arguments = draw(kernel.sequence_forward.function, 0)
-    given = draw(kernel.sequence_backward.function, 1, optional=True)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
+    given = draw_arrays(kernel.sequence_backward.function, SIZES, 1, optional=True)
     states = [str(s.name) for s in cell.definition.states]
     outputs = [str(v.name) for v in cell.definition.outputs]
     whole = kernel.sequence_forward(**arguments, save=True)
@@ -370,8 +360,8 @@ def term_by_term(cell, options, limit):
     window, a constant unless that is the initial state and t - limit is negative.
     """
     kernel = kernel_of(cell)
-    arguments = draw(kernel.sequence_forward.function, 0)
-    given = draw(kernel.sequence_backward.function, 1, optional=True)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
+    given = draw_arrays(kernel.sequence_backward.function, SIZES, 1, optional=True)
     states = [str(s.name) for s in cell.definition.states]
     outputs = [str(v.name) for v in cell.definition.outputs]
     flags = {n: f for n in ("mask", "reset") if (f := getattr(options, n)) is not None}
@@ -444,7 +434,7 @@ def test_terms_that_reach_every_state_give_the_whole_gradient(cell, options):
 )
 def test_a_wrong_limit_is_refused(wrong, message):
     kernel = kernel_of(GRU)
-    arguments = draw(kernel.sequence_forward.function, 0)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     forward = kernel.sequence_forward(**arguments, save=True)
     with pytest.raises(ArgumentError, match=message):
         kernel.sequence_backward(**arguments, h=forward.h, saved=forward.saved, **wrong)
@@ -454,7 +444,7 @@ def test_a_wrong_limit_is_refused(wrong, message):
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_backward_pass_leaves_what_was_saved_as_it_is(cell, threads):
     kernel = kernel_of(cell)
-    arguments = draw(kernel.sequence_forward.function, 0)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     forward = kernel.sequence_forward(**arguments, save=True, threads=threads)
     before = [array.copy() for array in forward.saved]
     for array in forward.saved:
@@ -491,7 +481,7 @@ def test_workspace_of_the_backward_pass_does_not_grow_with_steps(cell):
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_last_state_alone(cell, threads):
     kernel = kernel_of(cell)
-    arguments = draw(kernel.sequence_forward.function, 0)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     every = kernel.sequence_forward(**arguments, threads=threads)
     last = kernel.sequence_forward(**arguments, threads=threads, last_only=True)
     for name in every._fields[:-1]:
@@ -508,7 +498,7 @@ def test_the_last_state_alone(cell, threads):
 def test_the_last_output_that_is_no_state(threads, batch_first):
     """QRNN's h: of each row's last valid step, zeros for a row of length 0."""
     kernel, dims = kernel_of(QRNN), {"T": 5, "B": 3, "I": 4, "H": 20}
-    arguments = draw(kernel.sequence_forward.function, 0, sizes=dims)
+    arguments = draw_arrays(kernel.sequence_forward.function, dims)
     if batch_first:
         arguments["x"] = arguments["x"].swapaxes(0, 1)
     how = {"lengths": [5, 0, 2], "batch_first": batch_first, "threads": threads}
@@ -519,7 +509,7 @@ def test_the_last_output_that_is_no_state(threads, batch_first):
     np.testing.assert_array_equal(last, [steps[4, 0], 0 * steps[0, 1], steps[1, 2]])
     with pytest.raises(ArgumentError, match="out has h, expected final states alone"):
         kernel.sequence_forward(**arguments, **how, last_only=True, out={"h": every})
-    none = draw(kernel.sequence_forward.function, 0, sizes=dims | {"T": 0})
+    none = draw_arrays(kernel.sequence_forward.function, dims | {"T": 0})
     assert not kernel.sequence_forward(**none, last_only=True).h.any()
 
 
@@ -528,14 +518,14 @@ def test_denormal_numbers_are_flushed_on_request_and_in_the_call_alone(threads):
     kernel = kernel_of(Elman)
     arguments = {
         name: np.zeros_like(array, np.float32)
-        for name, array in draw(kernel.sequence_forward.function, 0).items()
+        for name, array in draw_arrays(kernel.sequence_forward.function, SIZES).items()
     }
     tiny = np.float32(1e-39)
     arguments["b"][...] = tiny
     assert np.all(kernel.sequence_forward(**arguments, threads=threads).h[0] == tiny)
     assert not kernel.sequence_forward(**arguments, threads=threads, flush_denormals=True).h.any()
     assert tiny * np.float32(0.5) > 0
-    normal = draw(kernel.sequence_forward.function, 0)
+    normal = draw_arrays(kernel.sequence_forward.function, SIZES)
     flushed = kernel.sequence_forward(**normal, flush_denormals=True)
     assert np.array_equal(kernel.sequence_forward(**normal).h, flushed.h)
 
@@ -543,7 +533,7 @@ def test_denormal_numbers_are_flushed_on_request_and_in_the_call_alone(threads):
 def test_slices_of_larger_arrays_are_read_and_written_in_place():
     """Two directions into the halves of one array, from a slice of a wider input."""
     kernel = kernel_of(GRU)
-    arguments = draw(kernel.sequence_forward.function, 0)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     wide = np.full((7, 5, 9), np.nan)
     wide[:, :, 4:7] = arguments["x"]
     both = np.full((7, 5, 36), np.nan)
@@ -560,7 +550,7 @@ def test_slices_of_larger_arrays_are_read_and_written_in_place():
 def test_few_rows_batch_first(rows):
     """One or two rows: products of inputs are formed ahead where rows lie evenly."""
     kernel, sizes = kernel_of(LSTM), {**SIZES, "B": rows, "T": 300}
-    arguments = draw(kernel.sequence_forward.function, 0, sizes=sizes)
+    arguments = draw_arrays(kernel.sequence_forward.function, sizes)
     expected = kernel.sequence_forward(**arguments, threads=1)
     x = np.ascontiguousarray(arguments["x"].swapaxes(0, 1))
     found = kernel.sequence_forward(**{**arguments, "x": x}, batch_first=True, threads=1)
@@ -571,7 +561,7 @@ def test_few_rows_batch_first(rows):
 def test_nothing_to_do(shape):
     kernel = kernel_of(GRU)
     sizes = {**SIZES, "T": shape[0], "B": shape[1]}
-    arguments = draw(kernel.sequence_forward.function, 0, sizes=sizes)
+    arguments = draw_arrays(kernel.sequence_forward.function, sizes)
     options = {
         "lengths": np.zeros(shape[1], int),
         "mask": np.zeros(shape, bool),
@@ -589,7 +579,7 @@ def test_nothing_to_do(shape):
 @pytest.mark.parametrize("sizes", [{}, {"T": 1}, {"B": 1}, {"B": 40}])
 def test_packed_weights_give_the_same_bits(cell, threads, sizes):
     kernel = kernel_of(cell)
-    arguments = draw(kernel.sequence_forward.function, 0, sizes={**SIZES, **sizes})
+    arguments = draw_arrays(kernel.sequence_forward.function, {**SIZES, **sizes})
     timed = {a.name: {"T", "B"} & set(a.shape) for a in kernel.sequence_forward.function.arguments}
     weights = {n: a for n, a in arguments.items() if not timed[n]}
     rest = {n: a for n, a in arguments.items() if timed[n]}
@@ -613,7 +603,7 @@ def test_packed_weights_give_the_same_bits(cell, threads, sizes):
 @pytest.mark.parametrize("how", [{}, {"threads": 2}, {"window": 3}, {"bp_lim": 2}])
 def test_weights_packed_for_gradients_give_the_same_bits(cell, how):
     kernel = kernel_of(cell)
-    arguments = draw(kernel.sequence_forward.function, 0, sizes=SIZES)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     timed = {a.name: {"T", "B"} & set(a.shape) for a in kernel.sequence_forward.function.arguments}
     weights = {n: a for n, a in arguments.items() if not timed[n]}
     rest = {n: a for n, a in arguments.items() if timed[n]}
@@ -633,7 +623,7 @@ def test_weights_packed_for_gradients_give_the_same_bits(cell, how):
 @pytest.mark.parametrize("name", ["antisymmetric_rnn", "fast_grnn", "lru"])
 def test_what_is_formed_of_weights_alone_is_packed_with_them(name):
     kernel = cellgen.load(name)
-    arguments = draw(kernel.sequence_forward.function, 0, sizes={**SIZES, "R": 4})
+    arguments = draw_arrays(kernel.sequence_forward.function, {**SIZES, "R": 4})
     expected = kernel.sequence_forward(**arguments)
     timed = {a.name: {"T", "B"} & set(a.shape) for a in kernel.sequence_forward.function.arguments}
     packed = kernel.pack(**{n: a for n, a in arguments.items() if not timed[n]})
@@ -662,7 +652,7 @@ def test_a_context_is_an_input_that_is_the_same_at_every_step(options, threads):
     products run over the rows of other steps."""
     kernels = cellgen.compile(Decoder), cellgen.compile(ConstantDecoder)
     sizes = {**SIZES, "C": 5}
-    arguments = draw(kernels[0].sequence_forward.function, 0, sizes=sizes)
+    arguments = draw_arrays(kernels[0].sequence_forward.function, sizes)
     once = arguments["ctx"][0].copy()
     both = {n: a for n, a in options.items() if n == "lengths"}
     found = []
@@ -687,7 +677,7 @@ def test_a_context_without_steps_or_rows_has_a_gradient_of_zeros():
     kernel = cellgen.compile(ConstantDecoder)
     for steps, rows in ((0, 3), (2, 0)):
         sizes = {"T": steps, "B": rows, "I": 3, "H": 4, "C": 2}
-        arguments = draw(kernel.sequence_forward.function, 0, sizes=sizes)
+        arguments = draw_arrays(kernel.sequence_forward.function, sizes)
         done = kernel.sequence_forward(**arguments, save=True)
         out = {"d_ctx": np.full((rows, 2), np.nan)}
         found = kernel.sequence_backward(**arguments, h=done.h, saved=done.saved, out=out)
@@ -697,7 +687,7 @@ def test_a_context_without_steps_or_rows_has_a_gradient_of_zeros():
 
 def test_an_input_that_is_the_same_at_every_step_is_not_copied():
     kernel = cellgen.compile(Decoder)
-    arguments = draw(kernel.sequence_forward.function, 0, sizes={**SIZES, "C": 5})
+    arguments = draw_arrays(kernel.sequence_forward.function, {**SIZES, "C": 5})
     same = np.broadcast_to(arguments["ctx"][0], arguments["ctx"].shape)
     found = []
     for ctx in (same, same.copy()):
@@ -724,7 +714,7 @@ class Narrow(Cell):
 
 def test_weights_of_a_dimension_named_like_the_rows_are_packed():
     kernel = cellgen.compile(Narrow)
-    arguments = draw(kernel.sequence_forward.function, 0, sizes={**SIZES, "Bottleneck": 2})
+    arguments = draw_arrays(kernel.sequence_forward.function, {**SIZES, "Bottleneck": 2})
     packed = kernel.pack(w=arguments["w"], u=arguments["u"])
     found = kernel.sequence_forward(x=arguments["x"], h_prev=arguments["h_prev"], packed=packed)
     assert np.array_equal(found.h, kernel.sequence_forward(**arguments).h)
@@ -746,7 +736,7 @@ def test_weights_of_a_dimension_named_like_the_rows_are_packed():
 )
 def test_wrong_packed_weights_are_refused(change, message):
     kernel = kernel_of(GRU)
-    arguments = draw(kernel.sequence_forward.function, 0)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     weights = {n: a for n, a in arguments.items() if n not in ("x", "h_prev")}
     with pytest.raises(ArgumentError, match=message):
         change(kernel, weights)
@@ -754,7 +744,7 @@ def test_wrong_packed_weights_are_refused(change, message):
 
 def test_wrong_packed_scalars_are_refused():
     kernel = cellgen.load("sru")
-    arguments = draw(kernel.sequence_forward.function, 0)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     weights = {n: a for n, a in arguments.items() if n not in ("x", "c_prev")}
     with pytest.raises(ArgumentError, match=r"pass alpha=1\.732.* \(its default\)"):
         kernel.pack(**weights, alpha="1.5")
@@ -782,7 +772,7 @@ WRONG = {
 @pytest.mark.parametrize(("options", "message"), WRONG.values(), ids=WRONG)
 def test_wrong_options_are_refused(options, message):
     kernel = kernel_of(GRU)
-    arguments = draw(kernel.sequence_forward.function, 0)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     with pytest.raises(ArgumentError) as caught:
         kernel.sequence_forward(**arguments, **options)
     assert message in str(caught.value)
@@ -791,7 +781,7 @@ def test_wrong_options_are_refused(options, message):
 
 def test_lengths_of_no_rows_may_be_an_empty_list():
     kernel = kernel_of(GRU)
-    arguments = draw(kernel.sequence_forward.function, 0, sizes={**SIZES, "B": 0})
+    arguments = draw_arrays(kernel.sequence_forward.function, {**SIZES, "B": 0})
     found = kernel.sequence_forward(**arguments, lengths=[], reverse=np.True_)
     assert found.h.shape[:2] == (SIZES["T"], 0)
 
@@ -799,7 +789,7 @@ def test_lengths_of_no_rows_may_be_an_empty_list():
 @pytest.mark.parametrize("window", [-1, 2.5, True, "3"])
 def test_a_wrong_window_is_refused(window):
     kernel = kernel_of(GRU)
-    arguments = draw(kernel.sequence_forward.function, 0)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     forward = kernel.sequence_forward(**arguments, save=True)
     with pytest.raises(ArgumentError, match="window is"):
         kernel.sequence_backward(**arguments, h=forward.h, saved=forward.saved, window=window)
@@ -835,7 +825,7 @@ def test_the_c_function_itself_refuses_a_length_out_of_range():
 
 def test_a_mask_is_batch_first_where_arrays_are():
     kernel = kernel_of(GRU)
-    arguments = draw(kernel.sequence_forward.function, 0)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     arguments["x"] = np.ascontiguousarray(arguments["x"].swapaxes(0, 1))
     with pytest.raises(
         ArgumentError, match=r"expected a numpy.ndarray of bool \(B, T\) = \(5, 7\)"
@@ -845,7 +835,7 @@ def test_a_mask_is_batch_first_where_arrays_are():
 
 def test_units_that_are_not_contiguous_are_refused():
     kernel = kernel_of(GRU)
-    arguments = draw(kernel.sequence_forward.function, 0)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     arguments["x"] = np.zeros((7, 5, 6))[:, :, ::2]
     with pytest.raises(ArgumentError, match="x has units that are not contiguous"):
         kernel.sequence_forward(**arguments)
@@ -853,7 +843,7 @@ def test_units_that_are_not_contiguous_are_refused():
 
 def test_results_whose_rows_share_memory_are_refused():
     kernel = kernel_of(GRU)
-    arguments = draw(kernel.sequence_forward.function, 0)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     same = np.lib.stride_tricks.as_strided(np.zeros((7, 18)), (7, 5, 18), (18 * 8, 0, 8))
     with pytest.raises(ArgumentError, match="out h has rows that share memory"):
         kernel.sequence_forward(**arguments, out={"h": same})
@@ -861,7 +851,7 @@ def test_results_whose_rows_share_memory_are_refused():
 
 def test_results_that_interleave_with_an_argument_are_refused():
     kernel = kernel_of(GRU)
-    arguments = draw(kernel.sequence_forward.function, 0)
+    arguments = draw_arrays(kernel.sequence_forward.function, SIZES)
     memory = np.zeros((7, 5, 20))
     memory[:, :, :3] = arguments["x"]
     arguments["x"] = memory[:, :, :3]

@@ -27,7 +27,8 @@ from cellgen.runtime.call import prepared
 from tests.awkward_cells import AWKWARD
 from tests.conftest import Contexts
 from tests.cover import in_turn
-from tests.random_cells import draw_arrays, run_both
+from tests.drawing import draw_arrays
+from tests.random_cells import run_both
 
 SIZES = {"T": 40, "B": 17, "I": 3, "H": 18, "K": 2, "D": 9, "M": 5, "N": 2}
 """40 steps of 17 rows are more than two chunks, and 17 rows are row blocks of 8 and 9."""
@@ -66,7 +67,7 @@ def arrays_of(cell: type[cellgen.Cell], dtype: type = np.float32) -> list[dict[s
     """Arguments of a forward pass, and upstream gradients."""
     kernel, rng = kernel_of(cell), np.random.default_rng(3)
     forward, backward = kernel.sequence_forward.function, kernel.sequence_backward.function
-    found = [draw_arrays(forward, SIZES, rng, False), draw_arrays(backward, SIZES, rng, True)]
+    found = [draw_arrays(forward, SIZES, rng), draw_arrays(backward, SIZES, rng, optional=True)]
     return [{name: array.astype(dtype) for name, array in group.items()} for group in found]
 
 
@@ -130,8 +131,8 @@ def test_row_blocks_of_awkward_cells_have_the_bits_of_one_thread_with_all_option
     kernel, rng = cellgen.compile(cell), np.random.default_rng(3)
     forward, backward = kernel.sequence_forward.function, kernel.sequence_backward.function
     arrays, given = (
-        draw_arrays(forward, SIZES, rng, False),
-        draw_arrays(backward, SIZES, rng, True),
+        draw_arrays(forward, SIZES, rng),
+        draw_arrays(backward, SIZES, rng, optional=True),
     )
     options = CASES["all together"]
     one, three = (
@@ -186,7 +187,7 @@ def test_sums_over_units_beside_a_division_have_the_same_bits_for_any_threads(st
         rng = np.random.default_rng(seed)
         forward, backward = kernel.sequence_forward.function, kernel.sequence_backward.function
         arrays, given = (
-            {n: a.astype(dtype) for n, a in draw_arrays(f, sizes, rng, optional).items()}
+            {n: a.astype(dtype) for n, a in draw_arrays(f, sizes, rng, optional=optional).items()}
             for f, optional in ((forward, False), (backward, True))
         )
         one, *others = (
@@ -251,7 +252,7 @@ def test_a_call_that_is_ended_goes_on_with_no_other_chunk(threads, monkeypatch):
     """Asked before it begins, it ends before its first step; a chunk of 11 steps need not ask."""
     kernel, rng, sizes = kernel_of(LSTM), np.random.default_rng(3), SIZES | {"B": 51}
     backward = kernel.sequence_backward
-    arrays = draw_arrays(kernel.sequence_forward.function, sizes, rng, False)
+    arrays = draw_arrays(kernel.sequence_forward.function, sizes, rng)
     results = kernel.sequence_forward(**arrays, save=True)
     dims = {name: sizes[name] for name in backward.function.dims}
     plan = backward.plan(**dims)

@@ -9,7 +9,7 @@ import pytest
 
 import cellgen
 from tests.cover import each_name_of, of_all
-from tests.random_cells import draw_arrays
+from tests.drawing import draw_arrays
 
 SIZES = {"T": 3, "B": 37, "I": 19, "H": 36, "K": 4, "D": 9, "M": 5, "N": 4}
 """37 rows are whole tiles and a rest; H and I go beyond two vectors of any machine, with a rest."""
@@ -30,7 +30,7 @@ class Rows:
         both = self.forward, self.backward
         sizes = {dim: SIZES.get(dim, OTHER) for function in both for dim in function.dims}
         arguments, upstream = (
-            {n: a.astype(dtype) for n, a in draw_arrays(function, sizes, rng, optional).items()}
+            draw_arrays(function, sizes, rng, dtype=dtype, optional=optional)
             for function, optional in ((self.forward, False), (self.backward, True))
         )
         self.arguments = arguments

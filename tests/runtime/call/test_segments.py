@@ -14,7 +14,7 @@ from cellgen.errors import ArgumentError
 from cellgen.runtime.call.segments import Segmentation, SegmentsRun
 from cellgen.runtime.kernel import Kernel
 from tests.cover import in_turn
-from tests.random_cells import draw_arrays
+from tests.drawing import draw_arrays
 
 STEPS, ROWS = 211, 2
 SIZES = {"T": STEPS, "B": ROWS, "I": 3, "H": 5, "K": 3, "D": 4, "N": 3, "P": 3}
@@ -73,7 +73,7 @@ def arguments_of(
 ) -> dict[str, Any]:
     function = kernel.sequence_forward.function
     own = {dim: {**SIZES, **sizes}.get(dim, 4) for dim in function.dims}
-    drawn = draw_arrays(function, own, np.random.default_rng(7), False)
+    drawn = draw_arrays(function, own, 7)
     weights = {item.name for item in function.arguments if item.is_weight}
     return {n: (a * (gain if n in weights else 1)).astype(dtype) for n, a in drawn.items()}
 

@@ -57,7 +57,6 @@ from cellgen.language.value import B
 from cellgen.pipeline import sequence_of
 from cellgen.proof.check import check
 from cellgen.proof.over_time import STEP, run_steps
-from cellgen.runtime.abi import axis_length
 from cellgen.runtime.build.compiler import compiler, instruction_set
 from cellgen.runtime.paths import generated_folder, include_folder
 from cellgen.schedule.groups import Group
@@ -75,6 +74,7 @@ from cellgen.schedule.schedule import BufferKind, Loop, Product, Store
 from cellgen.targets.interface import sequence_signatures
 from tests.conftest import TYPICAL, relative
 from tests.cover import each_of, of_all
+from tests.drawing import draw_arrays
 from tests.drivers import OBSERVED
 
 # float64: rounding of sums of up to 10^3 terms over up to 30 steps. float32: the same at 6e-8,
@@ -95,24 +95,13 @@ def sizes_of(shape):
     return dict(zip("TBIH", shape, strict=True))
 
 
-def draw(function, shape, dtype, seed=0, *, optional=False):
-    """Random arrays for the arguments of a function over time."""
-    rng = np.random.default_rng(seed)
-    return {
-        a.name: (
-            rng.standard_normal([axis_length(axis, sizes_of(shape)) for axis in a.shape]) * 0.5
-        ).astype(dtype)
-        for a in function.arguments
-        if not a.is_scalar and a.optional == optional and (a.used or optional) and not a.saved
-    }
-
-
 def inputs(kernel, shape, dtype):
-    return draw(kernel.sequence_forward.function, shape, dtype)
+    return draw_arrays(kernel.sequence_forward.function, sizes_of(shape), dtype=dtype)
 
 
 def upstream(kernel, shape, dtype):
-    return draw(kernel.sequence_backward.function, shape, dtype, seed=1, optional=True)
+    function, sizes = kernel.sequence_backward.function, sizes_of(shape)
+    return draw_arrays(function, sizes, 1, dtype=dtype, optional=True)
 
 
 def outputs_of(cell, result):

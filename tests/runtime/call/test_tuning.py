@@ -11,10 +11,10 @@ import pytest
 
 import cellgen
 from cellgen.errors import ArgumentError, CellgenError
-from cellgen.runtime.abi import axis_length
 from cellgen.runtime.host import tuning
 from cellgen.runtime.host.plans import Constants, SequencePlan
 from cellgen.runtime.paths import include_folder
+from tests.drawing import draw_arrays
 
 PLAN = SequencePlan(2, True, False, False, 192, 768, 1, 1000)
 OTHER = replace(PLAN, by_units=False)
@@ -123,12 +123,8 @@ def test_plans_of_row_blocks_come_into_question_by_their_rows():
 
 def test_a_measured_plan_gives_the_same_bits():
     sizes = {"T": 6, "B": 2, "I": 3, "H": 17}
-    forward = next(f for f in kernel().interface.functions if f.name == "sequence_forward")
-    rng = np.random.default_rng(0)
-    given = {
-        a.name: rng.normal(size=[axis_length(x, sizes) for x in a.shape]) for a in forward.arguments
-    }
     run = kernel().sequence_forward
+    given = draw_arrays(run.function, sizes, scale=1.0)
     plan = run.measure(**given, threads=2)
     assert plan in tuning.candidates(run.plan(**sizes, threads=2, dtype=np.float64), 6, 2)
     expected = run(**given, threads=2, save=True)
@@ -148,14 +144,10 @@ def test_wrong_arguments_are_answered_before_anything_is_timed():
 
 
 def test_packed_weights_and_scalars_are_measured_as_they_are_called():
-    k, rng = kernel("sru"), np.random.default_rng(0)
+    k = kernel("sru")
     sizes = {"T": 6, "B": 2, "H": 17}
     forward, backward = k.sequence_forward, k.sequence_backward
-    given = {
-        a.name: rng.normal(size=[axis_length(x, sizes) for x in a.shape])
-        for a in forward.function.arguments
-        if not a.is_scalar
-    }
+    given = draw_arrays(forward.function, sizes, scale=1.0)
     weights = {a.name for a in forward.function.arguments if a.is_weight}
     packed = k.pack(**{n: a for n, a in given.items() if n in weights}, alpha=1.5)
     rest = {n: a for n, a in given.items() if n not in weights}

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import cellgen
-from cellgen.runtime.abi import axis_length
 from cellgen.runtime.host import processors, threads
 from cellgen.runtime.host.processors import cpu_quota, usable_processors
 from cellgen.runtime.paths import include_folder
+from tests.drawing import draw_arrays
 
 needs_affinity = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity") or shutil.which("cc") is None,
@@ -206,15 +206,6 @@ def test_affinity_and_quota_say_how_many_processors_there_are(
     assert threads.thread_count(None, "a call") == expected
 
 
-def arrays_of(kernel: cellgen.Kernel, sizes: dict[str, int]) -> dict[str, np.ndarray]:
-    """Arguments of ``sequence_forward``, drawn."""
-    rng = np.random.default_rng(0)
-    return {
-        item.name: rng.normal(size=[axis_length(axis, sizes) for axis in item.shape])
-        for item in kernel.sequence_forward.function.arguments
-    }
-
-
 def test_a_call_takes_no_more_threads_than_there_are_processors(monkeypatch):
     monkeypatch.setattr(threads, "is_crowding", False)
     monkeypatch.setattr(threads, "usable_processors", lambda: 2)
@@ -223,7 +214,7 @@ def test_a_call_takes_no_more_threads_than_there_are_processors(monkeypatch):
     assert threads.team_size(None, "a call") == 2
     monkeypatch.setattr(threads, "_teams", {})
     kernel = cellgen.load("gru")
-    arrays = arrays_of(kernel, {"T": 4, "B": 3, "I": 5, "H": 6})
+    arrays = draw_arrays(kernel.sequence_forward.function, {"T": 4, "B": 3, "I": 5, "H": 6})
     alone = kernel.sequence_forward(**arrays, threads=1)
     crowd = kernel.sequence_forward(**arrays, threads=64)
     kernel.sequence_forward.bind(**arrays, threads=64)()
@@ -262,12 +253,12 @@ BLOCKS = """
 import os, time
 import numpy as np
 import cellgen
-from tests.runtime.host.test_threads import arrays_of
+from tests.drawing import draw_arrays
 
 if {bound}:
     os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
 kernel = cellgen.load("gru")
-arrays = arrays_of(kernel, {{"T": 100, "B": 8, "I": 16, "H": 16}})
+arrays = draw_arrays(kernel.sequence_forward.function, {{"T": 100, "B": 8, "I": 16, "H": 16}})
 blocks = {{1: [], {asked}: []}}
 for block in range(40):
     for threads, times in blocks.items():
