@@ -211,16 +211,14 @@ class StepWriter(LoopWriter):
 
     def row(self, view: View) -> str:
         """The pointer to a view's row."""
-        buffer = view.buffer
-        stride = (
-            self.strides[buffer]
-            if buffer.kind is BufferKind.OPTIONAL
-            else c_factor(view.row_stride)
-        )
+        buffer, stride = view.buffer, f" * {c_factor(view.row_stride)}"
+        if buffer.kind is BufferKind.OPTIONAL:
+            stride = f" * {self.strides[buffer]}"
+        elif view.row_stride == 1:
+            stride = ""
         first = view.start[0] if len(view.start) == 2 else 0
         row = "row" if first == 0 else f"(row + {c_axis(first)})"
-        step = row if stride == "1" else f"{row} * {stride}"
-        return f"{self.memory[buffer]} + {step}{column_of(view)}"
+        return f"{self.memory[buffer]} + {row}{stride}{column_of(view)}"
 
     def begin_total(self, line: Line, pointer: str) -> list[str]:
         """Begin a sum over rows."""

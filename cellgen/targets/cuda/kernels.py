@@ -200,6 +200,13 @@ _INDICES = {
 """Row and column of an operand's memory, by how a loop walks it."""
 
 
+def _has_rows(load: Load) -> bool:
+    """Whether each row of a loop reads a row of its own."""
+    if load.walk is not None:
+        return load.walk.rows
+    return load.access in (Access.ELEMENT, Access.ROW)
+
+
 class KernelWriter:
     """Spells one kernel of a loop, or a loop inside a kernel over all steps (``tier``)."""
 
@@ -370,13 +377,13 @@ class KernelWriter:
             self._take(f"real {name}", pointer(place))
             return []
         row, unit = _INDICES[load.access] if load.walk is None else place_in_nest(load.walk)
-        if isinstance(place.source, BeforeSteps) and row == "row":
+        if isinstance(place.source, BeforeSteps) and _has_rows(load):
             assert self.tier is None, "a kernel over all steps reads a state step by step"
             before, by = self.names.fresh(f"{name}_initial"), offset(view, place)
             self._take_rows(before, place, f"{initial_of(place.source)}{by}", const=True)
             self._take_rows(rows, place, f"{pointer(place)}{by}", const=True)
             return [f"const real {name} = cg_load_previous({before}, {rows}, row, {unit}, nB);"]
-        if place.over is Over.BATCH and row == "row":
+        if place.over is Over.BATCH and _has_rows(load):
             row = "row % nB"
         self._take_rows(rows, place, moved(view, place), const=True)
         routine = "cg_load_or_zero" if place.optional else "cg_load"

@@ -129,8 +129,7 @@ def count(lengths: Sequence[Expr]) -> str:
 
 def launched(lengths: Sequence[Expr]) -> str:
     """So many rows or units, as a number of 64 bits."""
-    terms = map(c_axis, lengths)
-    return " * ".join("(int64_t)1" if term == "1" else term for term in terms)
+    return " * ".join("(int64_t)1" if length == 1 else c_axis(length) for length in lengths)
 
 
 def extent(of: Extent) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from sympy import Expr
+from sympy import Expr, Mul
 
 from cellgen.errors import DerivationError
 from cellgen.language.notation import text
@@ -203,8 +203,8 @@ class RowArrays:
         narrow = {axis for one in accesses if one.axes != self.axes for axis in one.axes}
         lines = []
         for n, axis in enumerate(self.axes):
-            later = _width(self.axes[n + 1 :])
-            place = "unit" if later == "1" else f"unit // ({later})"
+            later = self.axes[n + 1 :]
+            place = "unit" if Mul(*later) == 1 else f"unit // ({_width(later)})"
             if axis in narrow:
                 whole = place if n == 0 else f"({place}) % {_width((axis,))}"
                 lines.append(f"{_place(axis)} = {whole}")
@@ -345,6 +345,6 @@ def _unit_of(axes: Axes) -> str:
         return "0 * unit"
     terms = []
     for n, axis in enumerate(axes):
-        later = _width(axes[n + 1 :])
-        terms.append(_place(axis) if later == "1" else f"{_place(axis)} * ({later})")
+        later = axes[n + 1 :]
+        terms.append(_place(axis) if Mul(*later) == 1 else f"{_place(axis)} * ({_width(later)})")
     return "(" + " + ".join(terms) + ")" if len(terms) > 1 else terms[0]
