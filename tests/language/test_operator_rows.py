@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sympy import Expr
 
-from cellgen.errors import DeclarationError
+from cellgen.errors import DeclarationError, DerivationError
 from cellgen.language.ops import OPERATORS, POINTWISE, Motion, Operator
 from cellgen.language.value import Apply, B, H, Role, Shape, Value
 from cellgen.program.derive import adjoint, tangent
@@ -138,6 +138,29 @@ def test_the_test_of_the_table_notices(kind: str, monkeypatch: pytest.MonkeyPatc
     assert wrong(program, [x], draw([x])) == []
     monkeypatch.setitem(OPERATORS, "squared_sums", WRONG_ROWS[kind](squared))  # type: ignore[arg-type]
     assert wrong(program, [x], draw([x])) != []
+
+
+@pytest.mark.parametrize(
+    ("contributions", "message"),
+    [
+        ((), "operator sums gives 0 contributions, expected one for each of its 1 operands"),
+        ((None,), "operator sums has no adjoint"),
+        (
+            (Apply("sum_to", (Value("x", (B, H), Role.WEIGHT),), (H,)),),
+            r"d_x is \(B, H\), its expr",
+        ),
+    ],
+    ids=["too few", "unknown", "of another shape"],
+)
+def test_an_adjoint_that_does_not_fit_is_refused_with_the_reason(
+    contributions: tuple[Expr | None, ...], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = replace(OPERATORS["cumsum"], name="sums", adjoint=lambda *of: contributions)
+    x = Value("x", (B, H), Role.WEIGHT)
+    monkeypatch.setitem(OPERATORS, "sums", row)  # type: ignore[arg-type]
+    program = program_of(Apply("sums", (x,)), [x])
+    with pytest.raises(DerivationError, match=message):
+        adjoint(program, program.results, (x,))
 
 
 def test_a_row_without_a_tangent_or_an_adjoint_is_refused() -> None:

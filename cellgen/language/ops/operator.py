@@ -28,7 +28,8 @@ AdjointRule: TypeAlias = Callable[
 ]
 """Maps (result, its adjoint, operands, attributes) to one contribution per operand.
 
-A contribution may be any expression of these values, over several operators; 0 where there is none.
+A contribution may be any expression of these values, over several operators; 0 where there is none,
+None where none is known: a gradient that needs it is refused.
 """
 TangentRule: TypeAlias = Callable[
     [Value, Sequence[Value | None], Sequence[Value], Sequence[Expr]], tuple[Expr, ...]

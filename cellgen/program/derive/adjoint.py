@@ -212,6 +212,13 @@ class _Reverse:
             return
         row, y = operator_of(node), statement.target
         contributions = row.adjoint(y, d_y, node.operands, node.attributes)
+        if len(contributions) != len(node.operands):
+            raise DerivationError(
+                f"{self.program.cell}: the adjoint of operator {node.op} gives "
+                f"{len(contributions)} contributions, expected one for each of its "
+                f"{len(node.operands)} operands",
+                code="derivation.adjoint",
+            )
         for operand, contribution in zip(node.operands, contributions, strict=True):
             if operand not in self.active or contribution == 0:
                 continue
