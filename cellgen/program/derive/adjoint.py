@@ -8,7 +8,7 @@ expressions by ``branches``; results are then written through values that are al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -210,16 +210,7 @@ class _Reverse:
             if node.operands[0] in self.active:
                 self.received[node.operands[0]].parts.append((axis, start, size, d_y))
             return
-        row, y = operator_of(node), statement.target
-        contributions = row.adjoint(y, d_y, node.operands, node.attributes)
-        if len(contributions) != len(node.operands):
-            raise DerivationError(
-                f"{self.program.cell}: the adjoint of operator {node.op} gives "
-                f"{len(contributions)} contributions, expected one for each of its "
-                f"{len(node.operands)} operands",
-                code="derivation.adjoint",
-            )
-        for operand, contribution in zip(node.operands, contributions, strict=True):
+        for operand, contribution in _contributions(self.program.cell, node, statement.target, d_y):
             if operand not in self.active or contribution == 0:
                 continue
             if contribution is None:
@@ -330,3 +321,17 @@ def _own_names(names: Names, values: Iterable[Value]) -> dict[Value, str]:
     """What adjoints that callers give and take are called: no term of another one has the name."""
     unique = dict.fromkeys(values)
     return {value: names.fresh(f"d_{value.name}", is_whole=True) for value in unique}
+
+
+def _contributions(
+    cell: str, node: Apply, y: Value, d_y: Value
+) -> Iterator[tuple[Expr, Expr | None]]:
+    """What an operator hands to each of its operands, as its row says."""
+    contributions = operator_of(node).adjoint(y, d_y, node.operands, node.attributes)
+    if len(contributions) != len(node.operands):
+        raise DerivationError(
+            f"{cell}: the adjoint of operator {node.op} gives {len(contributions)} contributions, "
+            f"expected one for each of its {len(node.operands)} operands",
+            code="derivation.adjoint",
+        )
+    return zip(node.operands, contributions, strict=True)
