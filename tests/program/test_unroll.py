@@ -18,7 +18,8 @@ from cellgen.program.ssa import Program
 from cellgen.program.step import derive_functions
 from cellgen.views.find import find_one
 from tests.cover import each_of, of_equations
-from tests.runtime.call.test_sequences import STEP, draw, outputs_of, run_step_by_step
+from tests.drawing import draw_arrays
+from tests.runtime.call.test_sequences import STEP, outputs_of, run_step_by_step, sizes_of
 
 
 class AddedInput(Cell):
@@ -134,8 +135,8 @@ def test_no_function_returns_a_gradient_twice(cell):
 def test_every_gradient_agrees_with_the_complex_step(cell, threads):
     kernel, rng = cellgen.compile(cell), np.random.default_rng(2)
     shape = (5, 3, 4, 9)
-    arguments = draw(kernel.sequence_forward.function, shape, np.float64)
-    given = draw(kernel.sequence_backward.function, shape, np.float64, seed=1, optional=True)
+    arguments = draw_arrays(kernel.sequence_forward.function, sizes_of(shape))
+    given = draw_arrays(kernel.sequence_backward.function, sizes_of(shape), 1, optional=True)
     result = kernel.sequence_forward(**arguments, save=True, threads=threads)
     gradients = kernel.sequence_backward(
         **arguments, **outputs_of(cell, result), **given, saved=result.saved, threads=threads
