@@ -23,13 +23,16 @@ def test_an_interrupt_that_wakes_nobody_ends_a_wait(
 ) -> None:
     """``interrupt_main`` leaves the main thread asleep, as a signal does that comes just before."""
     future: Future[int] = Future()
-    interrupt = threading.Timer(0.1, _thread.interrupt_main)
     end = threading.Timer(20, future.set_result, [0])
-    interrupt.start()
+
+    def interrupted() -> None:
+        threading.Timer(0.1, _thread.interrupt_main).start()
+        waits(future)
+
     end.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            waits(future)
+            interrupted()
         assert not future.done()
     finally:
         end.cancel()
