@@ -25,7 +25,7 @@ import numpy as np
 import cellgen
 import cellgen.jax
 from cellgen.bench.shapes import parse_shapes
-from cellgen.runtime.call.raw import RawFunction
+from tests.by_words import RawFunction
 
 SHAPES = ("1,1,8,8", "100,32,128,256")
 NAME = sys.argv.pop(1) if sys.argv[1:2] in (["gru"], ["lstm"]) else "gru"

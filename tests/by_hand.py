@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from cellgen.runtime.abi import PRECISIONS, Function, Interface, c_parameters, struct_lines
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.paths import include_folder
+from cellgen.targets.c.descriptor import descriptor
 
 
 def small_sources(interface: Interface, code: str, size: str) -> SourceFiles:
     """Sources of a cell ``small`` whose function runs ``code`` in both precisions."""
     (function,) = interface.functions
     texts = {
-        "small.h": '#include "cellgen.h"\n#include "cellgen_descriptor.h"\n',
+        "small.h": '#include "cellgen.h"\n#include "cellgen_driver_engine.c"\n',
         "small.c": "\n".join(['#include "small.h"', *_body(interface, function, code, size)]),
     }
     return SourceFiles.gather("small", texts, None, include_folder())
@@ -33,15 +34,27 @@ def _body(interface: Interface, function: Function, code: str, size: str) -> Ite
         yield f"{{ return bytes_{suffix}({given}); }}"
         entry = f"{{call_{suffix}, size_{suffix}, 0, 0, 0}}"
         yield f"static const cellgen_entry entry_{suffix} = {entry};"
-    items = (*function.struct_members, *function.results)
-    values = ", ".join(f'{{.name = "{item.name}"}}' for item in items)
-    yield f"static const cellgen_value values[] = {{{values}}};"
+    described = descriptor(interface)
+    (of_function,) = described.functions
+    tables = {
+        "cellgen_term small_terms": described.terms,
+        "cellgen_axis small_axes": described.axes,
+        "char *const small_dims": described.dims,
+        "cellgen_value small_values": [
+            value.replace("CELLGEN_ROLE_,", "CELLGEN_ROLE_INPUT,") for value in of_function.values
+        ],
+    }
+    for table, rows in tables.items():
+        yield f"static const {table}[] = {{{' '.join(rows)}}};"
+    count = len(function.dims)
+    yield f"static const int64_t dims[] = {{{of_function.dims}}};"
     yield "static const cellgen_signature signature ="
-    yield f'{{"{function.name}", "", {len(function.dims)}, 0, 0, {len(items)}, values, 1, 0}};'
+    yield f'{{"{function.name}", "", {count}, dims, {len(function.struct_members)},'
+    yield f"{len(of_function.values)}, small_values, 1, 0}};"
     yield "static const cellgen_precision precisions[] ="
     yield '{{"f32", 4, &entry_f32}, {"f64", 8, &entry_f64}};'
     yield f"CELLGEN_EXPORT const cellgen_cell *{interface.descriptor_symbol}(void)"
     yield "{ static const cellgen_cell cell = {CELLGEN_ABI_VERSION,"
-    yield f'"{interface.name}", "{interface.digest}", 0, 0, 1, &signature,'
-    yield "2, precisions, 0, 0, 0};"
+    yield f'"{interface.name}", "{interface.digest}", {len(described.dims)}, small_dims, 1,'
+    yield "&signature, 2, precisions, 0, 0, 0, &cellgen_driver_engine};"
     yield "return &cell; }"

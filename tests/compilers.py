@@ -37,7 +37,7 @@ C_ALONE = (("C11", C11),)
 QUICK = ("gru", "mlstm")
 EQUAL = ("gru", "mlstm", "min_gru")
 """Two products a step, a matrix memory, no recurrent product."""
-DRIVER = ("cellgen_driver_f32", "cellgen_driver_f64")
+DRIVER = ("cellgen_driver_f32", "cellgen_driver_f64", "cellgen_driver_engine")
 
 GNU = re.compile(
     r"__attribute__|__builtin_(?!inff|nanf|huge_val)|__asm|__atomic_|__sync_|__extension__"

@@ -17,10 +17,10 @@ from typing import TypeVar
 from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.frameworks.layout import TensorLayout, outputs_of
-from cellgen.runtime.abi import Argument, axis_terms
+from cellgen.runtime.abi import Argument, Function, axis_terms
 from cellgen.runtime.call.arguments import as_steps
 from cellgen.runtime.call.checkpoints import StepBytes, kept_items, limit_bytes, segment_steps
-from cellgen.runtime.call.signature import CHECKPOINTS, signature
+from cellgen.runtime.call.signature import CHECKPOINTS, ROWS_APART, signature
 from cellgen.runtime.call.stored import BFLOAT16
 from cellgen.runtime.numbers import ALL, MOST_BITS
 from cellgen.runtime.options import BF16, BY_TYPE, FULL, INT8, ROWS, Options
@@ -62,6 +62,12 @@ LAST = "last_only"
 def is_last(options: Options) -> bool:
     """Whether outputs over time are (B, ...), of the last step."""
     return options.last_only
+
+
+def in_call(function: Function, options: Options) -> Function:
+    """The interface of a function in a call with options: the steps that it shows, and rows."""
+    per_row = ROWS_APART if options.per_row else 0
+    return signature(function, options.every, last=is_last(options), per_row=per_row)
 
 
 def hidden(layout: TensorLayout, options: Options) -> int:

@@ -145,7 +145,6 @@ static int add_members(call *one)
     const XLA_FFI_Array *again = attribute(frame, "again", XLA_FFI_AttrType_ARRAY);
     const int32_t *operands = ((const XLA_FFI_Array *)attribute(frame, "operands", XLA_FFI_AttrType_ARRAY))->data;
     const cellgen_signature *forward = again && one->call.say.checkpoint ? cg_function_named(one->cell, "sequence_forward") : NULL;
-    cg_again *of = &one->call.again;
     for (int64_t m = 0; m < one->function->members; ++m) {
         const cellgen_value *value = &one->function->member[m];
         if (one->member[m] && !add(one, value, value->role == CELLGEN_ROLE_SCALAR ? -1 : m, one->member[m]))
@@ -155,9 +154,7 @@ static int add_members(call *one)
         return 1;
     if (!forward || forward->members > MOST_MEMBERS || !is_numbers(again, frame->args.size))
         return disagrees(one);
-    of->function = forward, of->flush = one->call.say.flush_denormals, of->products = one->call.say.products;
-    for (int64_t m = 0; m < forward->members; ++m)
-        of->place[m] = -1, of->word[m] = 0;
+    cg_begin_again(&one->call, forward, one->call.say.flush_denormals, one->call.say.products);
     for (int64_t n = 0; n < frame->args.size; ++n) {
         const int32_t at = ((const int32_t *)again->data)[n];
         if (at < 0 || at >= forward->arguments || forward->member[at].role == CELLGEN_ROLE_SCALAR)
@@ -166,7 +163,7 @@ static int add_members(call *one)
             return disagrees(one);
         if (operands[n] < 0 && !add(one, &forward->member[at], -1, frame->args.args[n]))
             return 0;
-        of->place[at] = operands[n] >= 0 ? one->call.place[operands[n]] : one->call.views - 1;
+        one->call.again.place[at] = operands[n] >= 0 ? one->call.place[operands[n]] : one->call.views - 1;
     }
     return 1;
 }

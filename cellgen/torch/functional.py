@@ -21,7 +21,7 @@ from cellgen.frameworks.layout import UntoldError
 from cellgen.frameworks.segments import SEGMENT_OPTIONS
 from cellgen.frameworks.shown import ON_TENSORS, OUTPUT_OPTIONS, options_of
 from cellgen.runtime.call.arguments import as_scalar
-from cellgen.runtime.call.plan import KEPT_PLANS
+from cellgen.runtime.call.owner import KEPT_PLANS
 from cellgen.runtime.call.segments import KEYWORDS, Segmentation, segments_of
 from cellgen.runtime.options import SEGMENTS, TABLES, Options
 from cellgen.torch import (

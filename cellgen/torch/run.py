@@ -1,31 +1,31 @@
-"""Run a kernel on tensors: addresses of their memory, no copy, nothing of NumPy.
+"""Run a kernel on tensors: addresses of their memory, no copy.
 
 Input: tensors that passed the check of a ``Layout``. Output: new tensors.
 """
 
 from __future__ import annotations
 
-import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from cellgen.frameworks.shown import ON_TENSORS, is_last, showing, with_products
-from cellgen.runtime.abi import NO_GAPS, Argument
-from cellgen.runtime.call.raw import RawFunction
-from cellgen.runtime.call.signature import once_more
-from cellgen.runtime.call.stored import element_name
+from cellgen.frameworks.shown import in_call, is_last, showing, with_products
+from cellgen.runtime.abi import Argument, Function
+from cellgen.runtime.call.engine import Again, Engine
+from cellgen.runtime.call.owner import defect
+from cellgen.runtime.call.packing import Packing
+from cellgen.runtime.call.settings import StepTables
+from cellgen.runtime.call.signature import from_checkpoints
+from cellgen.runtime.call.stored import STORED, element_name
+from cellgen.runtime.call.workspace import take_workspace
+from cellgen.runtime.host.threads import team_size, threads_team
 from cellgen.runtime.kernel import Kernel
-from cellgen.runtime.numbers import c_numbers
-from cellgen.runtime.options import Options, skips, with_tables
+from cellgen.runtime.options import BACKWARD, FORWARD, Options, skips, with_tables
+from cellgen.runtime.results import Array
 from cellgen.torch.layout import Layout, has_dense_units
-from cellgen.torch.narrow import STORED, stored_of, widened
-
-NUMPY_NAMES = {torch.float64: "float64"} | dict.fromkeys((torch.float32, *STORED), "float32")
-"""What kernels compute in, by the type of tensors."""
 
 
 @dataclass(frozen=True)
@@ -170,112 +170,66 @@ class HostRunner(Runner):
     def __init__(self, kernel: Kernel, layout: Layout) -> None:
         super().__init__(layout)
         self.kernel = kernel
-        self._raw: dict[tuple[str, torch.dtype], RawFunction] = {}
-
-    def raw(self, name: str, dtype: torch.dtype) -> RawFunction:
-        """The function of a precision, by its name in the interface."""
-        raw = self._raw.get((name, dtype))
-        if raw is None:
-            raw = RawFunction(self.kernel, name, NUMPY_NAMES[dtype])
-            self._raw[name, dtype] = raw
-        return raw
+        functions = {one.name: one for one in kernel.interface.functions}
+        again = from_checkpoints(functions[BACKWARD], functions[FORWARD])
+        self._engines = {name: Engine(kernel, one) for name, one in functions.items()}
+        self._from_checkpoints = Engine(kernel, again)
 
     def may_leave_out(self, item: Argument) -> bool:
         """Whether the interface says so."""
         return item.optional
 
     def call(self, name: str, of_call: Given, options: Options) -> None:
-        """Run a function by the addresses of its arrays."""
-        raw = self.raw(name, of_call.like.dtype)
-        is_narrow = of_call.like.dtype in STORED
-        wide = None
-        if is_narrow:
-            read = {i.name: i for i in (*self.layout.theta, *raw.function.struct_members)}
-            wide = widened(
-                of_call.arrays, [*read.values()], raw.function.results, last=is_last(options)
-            )
-            of_call = replace(of_call, arrays=wide.arrays)
-        words, apart = self._words(raw, of_call)
-        strides = self._strides(raw, of_call) if apart else None
-        settings, held = None, _tables(options, strides)
-        if is_narrow:
-            held["stored"] = stored_of(of_call.arrays, raw.members)
-        if held or options != ON_TENSORS:
-            keep: list[object] = []
-            named = {} if not of_call.states else self._checkpoints(raw, of_call, options, keep)
-            settings = _settings(raw, options, held, named, of_call.like.dtype)
-        dims = [of_call.sizes[dim] for dim in raw.function.dims]
-        raw(dims, words, settings, torch.get_num_threads())
-        if wide is not None:
-            wide.round()
+        """Make a call by the engine, on arrays in the memory of the tensors.
 
-    def _words(self, raw: RawFunction, of_call: Given) -> tuple[list[int | float], bool]:
-        """The words of a struct's members, and whether arrays over time have gaps."""
-        scalars = zip(self.layout.scalars, of_call.scalars, strict=True)
-        arrays = of_call.arrays | {item.name: value for item, value in scalars}
-        words: list[int | float] = []
-        apart = False
-        for item in raw.members:
-            value = arrays.get(item.name, 0)
-            if isinstance(value, Tensor):
-                apart = apart or not value.is_contiguous()
-                value = value.data_ptr()
-            words.append(value)
-        return words, apart
-
-    def _checkpoints(
-        self, raw: RawFunction, of_call: Given, options: Options, keep: list[object]
-    ) -> dict[str, int]:
-        """Addresses of checkpoints, and of what a backward pass runs forward once more."""
-        addresses = [state.data_ptr() for state in of_call.states]
-        states = (ctypes.c_void_p * len(addresses))(*addresses)
-        keep.append(states)
-        named = {"checkpoints": ctypes.addressof(states)}
-        if raw.function.name == "sequence_forward":
-            return named
-        again = self.raw("sequence_forward", of_call.like.dtype)
-        theta = {item.name for item in self.layout.theta}
-        own = replace(of_call, arrays={n: a for n, a in of_call.arrays.items() if n in theta})
-        words, apart = self._words(again, own)
-        held = _tables(options, self._strides(again, own) if apart else None)
-        if of_call.like.dtype in STORED:
-            held["stored"] = stored_of(own.arrays, again.members)
-        settings = _settings(again, once_more(options), held, {}, of_call.like.dtype)
-        struct = ctypes.create_string_buffer(again.struct(words, settings))
-        keep += (settings, held, struct)
-        return named | {"forward": ctypes.addressof(struct)}
-
-    def _strides(self, raw: RawFunction, of_call: Given) -> Tensor:
-        """Elements from step to step and from row to row of every array over time, and tables."""
-        numbers: list[int] = []
-        for item in raw.members:
-            tensor = of_call.arrays.get(item.name)
-            if not item.over_time:
-                continue
-            if isinstance(tensor, Tensor) and not tensor.is_contiguous():
-                numbers += tensor.stride()[:2]
-            else:
-                numbers += NO_GAPS
-        return torch.tensor([*numbers, *NO_GAPS, *NO_GAPS], dtype=torch.int64)
+        Raises BuildError, MemoryError.
+        """
+        is_again = name == BACKWARD and bool(of_call.states)
+        engine = self._from_checkpoints if is_again else self._engines[name]
+        function, label = engine.function, engine.label
+        options = with_products(options, element_name(of_call.like.dtype))
+        arrays = {n: _in_numpy(t) for n, t in of_call.arrays.items() if isinstance(t, Tensor)}
+        written = {item.name: arrays.pop(item.name) for item in _results(function, arrays)}
+        numbers = {n: x for n, x in of_call.arrays.items() if not isinstance(x, Tensor)}
+        numbers |= {i.name: x for i, x in zip(self.layout.scalars, of_call.scalars, strict=True)}
+        mine = {item.name for item in function.arguments}
+        again = None
+        states = tuple(map(_in_numpy, of_call.states))
+        if is_again:
+            packing = Packing(self.kernel, function)
+            again = Again(states, int(options.flush_denormals), options.products, packing)
+        call = engine.bind(
+            in_call(function, options),
+            {n: a for n, a in arrays.items() if n in mine},
+            written,
+            options,
+            scalars=[(n, float(x)) for n, x in numbers.items() if n in mine],
+            again=again,
+        )
+        lengths, mask, reset = map(_table, (options.lengths, options.mask, options.reset))
+        call.prepare({}, StepTables(lengths, mask, reset, None), states=states)
+        memory = take_workspace(label, call.workspace, call.dims)
+        library, interface = self.kernel.library(), self.kernel.interface
+        team = threads_team(library, interface, team_size(torch.get_num_threads(), label))
+        code = call.run(memory.pointer, memory.bytes, team)
+        if code:
+            raise defect(label, call.dims, call.dtype, code)
 
 
-def _tables(options: Options, strides: Tensor | None) -> dict[str, Tensor]:
-    """The arrays among the options of a call, without gaps; they must outlive it."""
-    tables = {"lengths": options.lengths, "mask": options.mask, "reset": options.reset}
-    named = {**tables, "strides": strides}.items()
-    return {name: table.contiguous() for name, table in named if isinstance(table, Tensor)}
+def _results(function: Function, arrays: Mapping[str, Array]) -> list[Argument]:
+    """The results of a function that a call has arrays for."""
+    return [item for item in function.results if item.name in arrays]
 
 
-def _settings(
-    raw: RawFunction,
-    options: Options,
-    held: dict[str, Tensor],
-    addresses: dict[str, int],
-    dtype: torch.dtype,
-) -> object:
-    """Make the options of a call on tensors of a type."""
-    return raw.options(
-        **{name: table.data_ptr() for name, table in held.items()},
-        **addresses,
-        **c_numbers(with_products(options, element_name(dtype))),
-    )
+def _table(table: object) -> Array | None:
+    """A table of steps without gaps, None for none."""
+    return _in_numpy(table.contiguous()) if isinstance(table, Tensor) else None
+
+
+def _in_numpy(tensor: Tensor) -> Array:
+    """An array in the memory of a tensor, of 16 bits as the engine has them."""
+    element = element_name(tensor.dtype)
+    is_narrow = element in STORED
+    plain = tensor.detach().view(torch.int16) if is_narrow else tensor.detach()
+    array: Array = plain.numpy()
+    return array.view(STORED[element]) if is_narrow else array

@@ -133,13 +133,10 @@ static void begin_again(Run *run)
 {
     const Function *function = &run->cell->forward;
     const cellgen_signature *signature = function->signature;
-    cg_again *again = &run->call.again;
-    again->function = signature, again->flush = run->call.say.flush_denormals, again->products = run->call.say.products;
-    for (int64_t m = 0; m < signature->members; ++m) {
-        again->place[m] = -1, again->word[m] = 0;
-        if (m < signature->arguments && function->member[m].source == SCALAR)
-            memcpy(&again->word[m], &run->scalar[function->member[m].number], sizeof *again->word);
-    }
+    cg_begin_again(&run->call, signature, run->call.say.flush_denormals, run->call.say.products);
+    for (int64_t m = 0; m < signature->arguments; ++m)
+        if (function->member[m].source == SCALAR)
+            memcpy(&run->call.again.word[m], &run->scalar[function->member[m].number], sizeof *run->call.again.word);
 }
 
 /* Add theta, to the forward pass that is run once more too. */

@@ -557,7 +557,7 @@ const cellgen_cell *alif_cellgen(void)
         CELLGEN_ABI_VERSION, "alif", "500565ca7a6c",
         4, alif_dims, 5, alif_signatures,
         2, alif_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -482,7 +482,7 @@ const cellgen_cell *antisymmetric_rnn_cellgen(void)
         CELLGEN_ABI_VERSION, "antisymmetric_rnn", "df85b4ec607f",
         4, antisymmetric_rnn_dims, 5, antisymmetric_rnn_signatures,
         2, antisymmetric_rnn_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -666,7 +666,7 @@ const cellgen_cell *augru_cellgen(void)
         CELLGEN_ABI_VERSION, "augru", "6382dd59ebc7",
         4, augru_dims, 5, augru_signatures,
         2, augru_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

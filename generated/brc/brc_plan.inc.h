@@ -497,7 +497,7 @@ const cellgen_cell *brc_cellgen(void)
         CELLGEN_ABI_VERSION, "brc", "0d65bf93bf0c",
         4, brc_dims, 5, brc_signatures,
         2, brc_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

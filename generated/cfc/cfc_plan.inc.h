@@ -743,7 +743,7 @@ const cellgen_cell *cfc_cellgen(void)
         CELLGEN_ABI_VERSION, "cfc", "59633fd863a1",
         5, cfc_dims, 5, cfc_signatures,
         2, cfc_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

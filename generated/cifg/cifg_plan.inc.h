@@ -647,7 +647,7 @@ const cellgen_cell *cifg_cellgen(void)
         CELLGEN_ABI_VERSION, "cifg", "6007c5da9fe2",
         4, cifg_dims, 5, cifg_signatures,
         2, cifg_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -546,7 +546,7 @@ const cellgen_cell *co_rnn_cellgen(void)
         CELLGEN_ABI_VERSION, "co_rnn", "6ef9edb39408",
         4, co_rnn_dims, 5, co_rnn_signatures,
         2, co_rnn_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

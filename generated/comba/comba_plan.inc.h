@@ -985,7 +985,7 @@ const cellgen_cell *comba_cellgen(void)
         CELLGEN_ABI_VERSION, "comba", "bd3afbef750d",
         6, comba_dims, 5, comba_signatures,
         2, comba_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

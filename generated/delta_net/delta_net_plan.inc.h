@@ -775,7 +775,7 @@ const cellgen_cell *delta_net_cellgen(void)
         CELLGEN_ABI_VERSION, "delta_net", "efd2585a2263",
         6, delta_net_dims, 5, delta_net_signatures,
         2, delta_net_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -967,7 +967,7 @@ const cellgen_cell *delta_product_cellgen(void)
         CELLGEN_ABI_VERSION, "delta_product", "67067dabd145",
         6, delta_product_dims, 5, delta_product_signatures,
         2, delta_product_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

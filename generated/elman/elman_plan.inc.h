@@ -447,7 +447,7 @@ const cellgen_cell *elman_cellgen(void)
         CELLGEN_ABI_VERSION, "elman", "2a351056ad2c",
         4, elman_dims, 5, elman_signatures,
         2, elman_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

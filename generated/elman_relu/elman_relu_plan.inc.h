@@ -448,7 +448,7 @@ const cellgen_cell *elman_relu_cellgen(void)
         CELLGEN_ABI_VERSION, "elman_relu", "83ae1c26b936",
         4, elman_relu_dims, 5, elman_relu_signatures,
         2, elman_relu_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

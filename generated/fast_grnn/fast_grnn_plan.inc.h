@@ -558,7 +558,7 @@ const cellgen_cell *fast_grnn_cellgen(void)
         CELLGEN_ABI_VERSION, "fast_grnn", "12070141c10f",
         4, fast_grnn_dims, 5, fast_grnn_signatures,
         2, fast_grnn_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

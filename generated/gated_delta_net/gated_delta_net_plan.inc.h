@@ -904,7 +904,7 @@ const cellgen_cell *gated_delta_net_cellgen(void)
         CELLGEN_ABI_VERSION, "gated_delta_net", "d79bf08c80e4",
         6, gated_delta_net_dims, 5, gated_delta_net_signatures,
         2, gated_delta_net_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

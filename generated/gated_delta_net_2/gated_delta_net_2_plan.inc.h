@@ -888,7 +888,7 @@ const cellgen_cell *gated_delta_net_2_cellgen(void)
         CELLGEN_ABI_VERSION, "gated_delta_net_2", "d4b34a4f739a",
         6, gated_delta_net_2_dims, 5, gated_delta_net_2_signatures,
         2, gated_delta_net_2_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

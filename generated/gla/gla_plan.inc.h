@@ -600,7 +600,7 @@ const cellgen_cell *gla_cellgen(void)
         CELLGEN_ABI_VERSION, "gla", "4a4149a5e8fe",
         6, gla_dims, 5, gla_signatures,
         2, gla_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -641,7 +641,7 @@ const cellgen_cell *gru_cellgen(void)
         CELLGEN_ABI_VERSION, "gru", "e752c354ac05",
         4, gru_dims, 5, gru_signatures,
         2, gru_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -682,7 +682,7 @@ const cellgen_cell *gru_block_cell_cellgen(void)
         CELLGEN_ABI_VERSION, "gru_block_cell", "7b8fdaea8e09",
         4, gru_block_cell_dims, 5, gru_block_cell_signatures,
         2, gru_block_cell_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

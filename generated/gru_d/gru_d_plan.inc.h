@@ -981,7 +981,7 @@ const cellgen_cell *gru_d_cellgen(void)
         CELLGEN_ABI_VERSION, "gru_d", "31a19da45749",
         4, gru_d_dims, 5, gru_d_signatures,
         2, gru_d_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

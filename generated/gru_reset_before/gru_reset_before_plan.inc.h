@@ -683,7 +683,7 @@ const cellgen_cell *gru_reset_before_cellgen(void)
         CELLGEN_ABI_VERSION, "gru_reset_before", "8be498ad7ded",
         4, gru_reset_before_dims, 5, gru_reset_before_signatures,
         2, gru_reset_before_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -1007,7 +1007,7 @@ const cellgen_cell *hawk_cellgen(void)
         CELLGEN_ABI_VERSION, "hawk", "131188c32a8f",
         5, hawk_dims, 5, hawk_signatures,
         2, hawk_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

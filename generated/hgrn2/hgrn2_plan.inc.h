@@ -593,7 +593,7 @@ const cellgen_cell *hgrn2_cellgen(void)
         CELLGEN_ABI_VERSION, "hgrn2", "b55b433c3ec8",
         6, hgrn2_dims, 5, hgrn2_signatures,
         2, hgrn2_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

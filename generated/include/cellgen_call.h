@@ -28,6 +28,7 @@ typedef struct {
     void *data;
     int kind;     /* what it holds (cellgen_stored) */
     int is_apart; /* steps or rows have gaps, as `stride` says */
+    int is_alone; /* it is checked, and stands for no member */
     double count; /* of elements */
     int64_t length[CG_AXES], stride[2];
 } cg_array;
@@ -43,11 +44,22 @@ typedef struct {
     const cellgen_signature *function;
     cellgen_options options;
     int64_t flush, products;          /* as the run had them that saved */
+    const void *packed;               /* weights laid out for it; NULL: none */
+    int64_t packed_bytes;
     int64_t place[CG_MOST_MEMBERS];   /* of each argument among the views; -1: it is a scalar, or not there */
     uint64_t word[CG_MOST_MEMBERS + 4];
     int64_t strides[2 * CG_MOST_MEMBERS + 4];
     unsigned char stored[CG_MOST_MEMBERS];
 } cg_again;
+
+/* Memory of a call until it ends: numbers that are read of an array of 16 bits, those that are rounded into one, or neither. */
+typedef struct {
+    void *memory;
+    const cg_array *to;
+    const void *from;
+    int64_t count;
+    int kind;
+} cg_room;
 
 struct cg_call {
     const cellgen_cell *cell;
@@ -69,6 +81,8 @@ struct cg_call {
     int64_t flag_stride[2][2];
     const void *packed;
     int64_t packed_bytes;
+    const cellgen_plan *plan; /* NULL: as the kernel chooses */
+    const int *stop;          /* NULL: nothing ends it */
     /* what follows from these */
     cg_fault fault; /* why shapes do not fit */
     int64_t views, size[CG_MOST_MEMBERS], dims[CG_MOST_MEMBERS];
@@ -79,28 +93,49 @@ struct cg_call {
     int64_t strides[2 * CG_MOST_MEMBERS + 4];
     uint64_t word[CG_MOST_MEMBERS + 4];
     unsigned char stored[CG_MOST_MEMBERS];
-    int64_t rooms; /* memory until the call ends: of states, what is widened, and results that are rounded to `narrowed` */
-    void *room[CG_MOST_ROOMS];
-    cg_array *narrowed[CG_MOST_ROOMS];
+    int64_t rooms;
+    cg_room room[CG_MOST_ROOMS];
     void *checkpoint_at[CG_MOST_MEMBERS];
     cg_again again;
 };
 
 enum cg_refusal { CG_RUNS = 0, CG_MISFIT, CG_MISSING, CG_GAPS, CG_NOTHING, CG_LONG, CG_TABLES, CG_MEMORY };
 
+/* Let the words of a function have its scalars as the cell has them, and nothing else. */
+static inline void cg_begin_words(const cellgen_signature *function, int64_t *place, uint64_t *word)
+{
+    for (int64_t m = 0; m < function->members; ++m) {
+        place[m] = -1, word[m] = 0;
+        if (function->member[m].role == CELLGEN_ROLE_SCALAR)
+            memcpy(&word[m], &function->member[m].value, sizeof(double));
+    }
+}
+
 /* Begin a call without arrays and options. */
 static inline void cg_begin(cg_call *call, const cellgen_cell *cell, const cellgen_signature *function)
 {
     call->cell = cell, call->function = function, call->say = CG_USUAL;
     call->saves = call->batch_first = call->are_given = call->starts = 0;
-    call->wanted = call->longest = -1;
+    call->wanted = -1, call->longest = -1;
     call->lengths = NULL, call->flags[0] = call->flags[1] = NULL;
     for (int k = 0; k < 2; ++k)
         call->flag_stride[k][0] = CELLGEN_NO_GAPS, call->flag_stride[k][1] = 0;
     call->packed = NULL, call->packed_bytes = 0, call->views = call->rooms = 0;
+    call->plan = NULL, call->stop = NULL;
     call->narrow = CELLGEN_STORED_REAL, call->again.function = NULL;
+    cg_begin_words(function, call->place, call->word);
     for (int64_t m = 0; m < function->members; ++m)
-        call->place[m] = -1, call->word[m] = 0, call->stored[m] = CELLGEN_STORED_REAL;
+        call->stored[m] = CELLGEN_STORED_REAL;
+}
+
+/* Let a backward pass go on from checkpoints: the forward pass that it runs once more has two numbers of the run that
+ * saved. */
+static inline void cg_begin_again(cg_call *call, const cellgen_signature *forward, int64_t flush, int64_t products)
+{
+    cg_again *again = &call->again;
+    again->function = forward, again->flush = flush, again->products = products;
+    again->packed = NULL, again->packed_bytes = 0;
+    cg_begin_words(forward, again->place, again->word);
 }
 
 /* Say what a call computes in: doubles, or floats. */
@@ -137,7 +172,7 @@ static inline cg_array *cg_add(cg_call *call, const cellgen_value *value, int64_
         array->stride[0] = array->stride[1], array->stride[1] = step;
     }
     array->data = data, array->is_apart = is_timed && (stride != NULL || swaps), array->count = (double)dense;
-    array->kind = CELLGEN_STORED_REAL;
+    array->kind = CELLGEN_STORED_REAL, array->is_alone = member < 0;
     call->view[number].value = value, call->view[number].rank = rank, call->view[number].length = array->length;
     call->views += 1;
     if (member >= 0)
@@ -147,24 +182,39 @@ static inline cg_array *cg_add(cg_call *call, const cellgen_value *value, int64_
 
 /* --- memory of a call --- */
 
-/* Memory until the call ends; NULL: there is none. `narrowed`: the array that floats in it are rounded to, or NULL. */
-static inline void *cg_make_room(cg_call *call, double bytes, cg_array *narrowed)
+/* Memory until the call ends; NULL: there is none. `to`: the array that floats in it are rounded to, or NULL. */
+static inline void *cg_make_room(cg_call *call, double bytes, const cg_array *to)
 {
     void *memory = call->rooms < CG_MOST_ROOMS && bytes < 0x1p62 ? malloc((size_t)bytes + 1) : NULL;
+    const cg_room room = {memory, to, NULL, 0, CELLGEN_STORED_REAL};
     if (memory != NULL)
-        call->room[call->rooms] = memory, call->narrowed[call->rooms++] = narrowed;
+        call->room[call->rooms++] = room;
     return memory;
+}
+
+/* Widen the arrays that a kernel reads in float32, as they are by now. */
+static inline void cg_read_rooms(const cg_call *call)
+{
+    for (const cg_room *room = call->room; room < call->room + call->rooms; ++room)
+        if (room->from != NULL)
+            cellgen_widen((float *)room->memory, (const char *)room->from, room->count, room->kind);
+}
+
+/* Round the results that a kernel wrote in float32. */
+static inline void cg_write_rooms(const cg_call *call)
+{
+    for (const cg_room *room = call->room; room < call->room + call->rooms; ++room)
+        if (room->to != NULL)
+            cellgen_narrow((char *)room->to->data, (const float *)room->memory, (int64_t)room->to->count, room->to->kind);
 }
 
 /* End a call: round results if it `went_well`, and give back what it held. */
 static inline void cg_end(cg_call *call, int went_well)
 {
-    for (int64_t k = 0; k < call->rooms; ++k) {
-        const cg_array *to = call->narrowed[k];
-        if (went_well && to != NULL)
-            cellgen_narrow((char *)to->data, (const float *)call->room[k], (int64_t)to->count, to->kind);
-        free(call->room[k]);
-    }
+    if (went_well)
+        cg_write_rooms(call);
+    for (int64_t k = 0; k < call->rooms; ++k)
+        free(call->room[k].memory);
     call->rooms = 0;
 }
 
@@ -202,11 +252,11 @@ static inline int cg_kind_of(const cg_call *call, const cellgen_value *value, cg
     if (!narrow)
         return CELLGEN_STORED_REAL;
     return cg_held(value, &change, cg_dim_named(call->cell, "T"), narrow,
-                   is_wide ? CELLGEN_PRODUCTS_FULL : call->say.products);
+                   is_wide ? (int64_t)CELLGEN_PRODUCTS_FULL : call->say.products);
 }
 
-/* Widen the arrays that a kernel reads in float32. */
-static inline int cg_widen(cg_call *call)
+/* Make room for the arrays of 16 bits that a kernel reads in float32. */
+static inline int cg_make_wide(cg_call *call)
 {
     for (int64_t v = 0; v < call->views; ++v) {
         cg_array *array = &call->array[v];
@@ -216,7 +266,8 @@ static inline int cg_widen(cg_call *call)
         float *numbers = (float *)cg_make_room(call, array->count * sizeof *numbers, NULL);
         if (numbers == NULL)
             return CG_MEMORY;
-        cellgen_widen(numbers, (const char *)array->data, (int64_t)array->count, array->kind);
+        cg_room *room = &call->room[call->rooms - 1];
+        room->from = array->data, room->count = (int64_t)array->count, room->kind = array->kind;
         array->data = numbers, array->kind = CELLGEN_STORED_REAL;
     }
     return CG_RUNS;
@@ -296,107 +347,16 @@ static inline int cg_make_results(cg_call *call)
     return CG_RUNS;
 }
 
-/* --- options --- */
-
-/* Whether a table has gaps, or one of the arrays: then write down the strides of arrays over time of a function, which are
- * at `place`, and of the tables. */
-static inline int cg_write_strides(const cg_call *call, const cellgen_signature *function, const int64_t *place,
-                                   int64_t *next)
-{
-    int is_apart = call->flag_stride[0][0] != CELLGEN_NO_GAPS || call->flag_stride[1][0] != CELLGEN_NO_GAPS;
-    for (int64_t v = 0; v < call->views; ++v)
-        is_apart |= call->array[v].is_apart;
-    for (int64_t m = 0; is_apart && m < function->members; ++m) {
-        const cg_array *array = place[m] < 0 || !call->array[place[m]].is_apart ? NULL : &call->array[place[m]];
-        if (!(function->member[m].flags & CELLGEN_VALUE_OVER_TIME))
-            continue;
-        *next++ = array == NULL ? CELLGEN_NO_GAPS : array->stride[0];
-        *next++ = array == NULL ? 0 : array->stride[1];
-    }
-    if (is_apart)
-        memcpy(next, call->flag_stride, sizeof call->flag_stride);
-    return is_apart;
-}
-
-/* --- checkpoints --- */
-
-static inline int cg_skips(const cg_call *call)
-{
-    return call->lengths != NULL || call->flags[0] != NULL || call->flags[1] != NULL;
-}
-
-/* Give the checkpoints of a forward pass memory. */
-static inline int cg_make_checkpoints(cg_call *call)
-{
-    const cellgen_value *held[CG_MOST_MEMBERS];
-    const int64_t count = cg_checkpoints_of(call->function, cg_skips(call), held);
-    for (int64_t k = 0; k < count; ++k) {
-        int64_t length[CG_AXES + 1];
-        const int64_t rank = cg_checkpoint_shape(call->cell, held[k], call->say.checkpoint, call->size, length);
-        call->checkpoint_at[k] = call->allocate(call, -1 - k, CELLGEN_STORED_REAL, rank, length, 0);
-        if (call->checkpoint_at[k] == NULL)
-            return CG_MEMORY;
-    }
-    return CG_RUNS;
-}
-
-/* Whether an argument of a backward pass is made by the forward pass that it runs once more: an output, or what is saved. */
-static inline int cg_is_made_again(const cg_call *call, const cellgen_value *value)
-{
-    return call->again.function != NULL &&
-           (value->role == CELLGEN_ROLE_OUTPUT || (value->flags & CELLGEN_VALUE_SAVED));
-}
-
-/* The words of the forward pass that a backward pass runs once more. */
-static inline const uint64_t *cg_write_again(cg_call *call)
-{
-    cg_again *again = &call->again;
-    const cellgen_signature *forward = again->function;
-    for (int64_t m = 0; m < forward->members; ++m) {
-        const cg_array *array = again->place[m] < 0 ? NULL : &call->array[again->place[m]];
-        again->stored[m] = (unsigned char)(array == NULL ? CELLGEN_STORED_REAL : array->kind);
-        if (array != NULL)
-            again->word[m] = (uintptr_t)array->data;
-    }
-    again->options = cg_options_again(&call->options);
-    again->options.flush = again->flush, again->options.products = again->products;
-    if (again->products != call->options.products)
-        again->options.packed = NULL, again->options.packed_bytes = 0;
-    if (cg_write_strides(call, forward, again->place, again->strides))
-        again->options.strides = again->strides;
-    again->options.stored = call->narrow ? again->stored : NULL;
-    memset(again->word + forward->members, 0, 3 * sizeof *again->word);
-    again->word[forward->members + 3] = (uintptr_t)&again->options;
-    return again->word;
-}
-
-/* The options of a call in C, NULL where it says nothing. */
-static inline cellgen_options *cg_write_options(cg_call *call)
-{
-    const int is_apart = cg_write_strides(call, call->function, call->place, call->strides);
-    if (!is_apart && !call->narrow && call->lengths == NULL && call->flags[0] == NULL && call->flags[1] == NULL &&
-        call->packed == NULL && cg_are_usual(&call->say))
-        return NULL;
-    cellgen_set_numbers(&call->options, &call->say);
-    call->options.lengths = call->lengths;
-    call->options.mask = call->flags[0], call->options.reset = call->flags[1];
-    call->options.packed = call->packed, call->options.packed_bytes = call->packed_bytes;
-    call->options.strides = is_apart ? call->strides : NULL;
-    call->options.stored = call->narrow ? call->stored : NULL;
-    if (call->say.checkpoint)
-        call->options.checkpoints = call->checkpoint_at;
-    if (call->again.function != NULL)
-        call->options.forward = cg_write_again(call);
-    return &call->options;
-}
+#include "cellgen_call_options.inc.h"
 
 /* Bind a call whose arrays have been added: whether a kernel can run it. CG_NOTHING: it can, but there are no elements. */
 static inline int cg_check(cg_call *call)
 {
     const cellgen_signature *function = call->function;
     int has_elements = 1;
+    const cg_change whole = {0, 0, 1};
     for (int64_t v = 0; v < call->views; ++v)
-        call->view[v].change = cg_change_of(call->view[v].value, &call->say);
+        call->view[v].change = call->array[v].is_alone ? whole : cg_change_of(call->view[v].value, &call->say);
     call->fault = cg_bind(call->cell, function, call->view, call->views, call->size);
     if (call->fault.code)
         return CG_MISFIT;
@@ -435,6 +395,19 @@ static inline int cg_complete(cg_call *call)
     return misses ? CG_MISSING : CG_RUNS;
 }
 
+/* The words of a call for its team and its options. */
+static inline uint64_t *cg_behind_workspace(cg_call *call)
+{
+    return call->word + call->function->members + (call->function->has_workspace ? 2 : 0);
+}
+
+/* Give a call a team, NULL: its caller alone. */
+static inline void cg_lead(cg_call *call, void *team)
+{
+    if (call->function->has_team)
+        cg_behind_workspace(call)[0] = (uintptr_t)team;
+}
+
 /* Make the results of a call that has been checked, and fill its words but for those of the workspace. Who asked then
  * lends that and calls `entry->call` with `dims` and `word`. */
 static inline int cg_prepare(cg_call *call, void *team)
@@ -442,7 +415,7 @@ static inline int cg_prepare(cg_call *call, void *team)
     const cellgen_signature *function = call->function;
     int refusal = cg_complete(call);
     if (!refusal && call->narrow)
-        refusal = cg_widen(call);
+        refusal = cg_make_wide(call);
     refusal = refusal ? refusal : cg_make_results(call);
     if (!refusal && call->say.checkpoint && call->again.function == NULL && !call->are_given)
         refusal = cg_make_checkpoints(call);
@@ -453,11 +426,10 @@ static inline int cg_prepare(cg_call *call, void *team)
         if (array != NULL)
             call->stored[m] = (unsigned char)array->kind, call->word[m] = (uintptr_t)array->data;
     }
-    if (function->has_team) {
-        uint64_t *next = call->word + function->members + (function->has_workspace ? 2 : 0);
-        next[0] = (uintptr_t)team;
-        next[1] = (uintptr_t)cg_write_options(call);
-    }
+    if (function->has_team)
+        cg_behind_workspace(call)[1] = (uintptr_t)cg_write_options(call);
+    cg_lead(call, team);
+    cg_read_rooms(call);
     return CG_RUNS;
 }
 

@@ -118,6 +118,7 @@ typedef struct {
                                  * also after a fork; NULL: the caller alone. Not to be destroyed */
     void *(*team_create)(int threads); /* a team of the caller's own; 0: one thread per processor */
     void (*team_destroy)(void *team);
+    const struct cellgen_engine *engine; /* calls from arrays as they are: cellgen_engine.h */
 } cellgen_cell;
 
 #endif

@@ -489,6 +489,7 @@ CELLGEN_PRODUCT(tn);
 void *cellgen_driver_team_of(int threads);
 void *cellgen_driver_team_create(int threads);
 void cellgen_driver_team_destroy(void *team);
+extern const struct cellgen_engine cellgen_driver_engine;
 int cellgen_driver_call_empty(const cellgen_signature *f, int (*enter)(const int64_t *, const void *),
                               const int64_t *n, const void *args);
 CELLGEN_END_DECLS

@@ -35,7 +35,7 @@ enum { CG_BITS = 63 }; /* places that bits tell one by one; the sign tells all t
 /* Whether bits have a place. -1: they have every one. */
 static inline int cg_has_bit(int64_t bits, int64_t place)
 {
-    return (int)(bits >> (place < CG_BITS ? place : CG_BITS) & 1);
+    return (int)(bits >> (place < CG_BITS ? place : (int64_t)CG_BITS) & 1);
 }
 
 /* A result: whether a call forms it, and what options change of its shape. */

@@ -403,7 +403,7 @@ const cellgen_cell *ind_rnn_cellgen(void)
         CELLGEN_ABI_VERSION, "ind_rnn", "a781b606b886",
         4, ind_rnn_dims, 5, ind_rnn_signatures,
         2, ind_rnn_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

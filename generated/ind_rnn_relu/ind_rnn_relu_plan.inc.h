@@ -404,7 +404,7 @@ const cellgen_cell *ind_rnn_relu_cellgen(void)
         CELLGEN_ABI_VERSION, "ind_rnn_relu", "5b02598a2383",
         4, ind_rnn_relu_dims, 5, ind_rnn_relu_signatures,
         2, ind_rnn_relu_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -571,7 +571,7 @@ const cellgen_cell *izhikevich_cellgen(void)
         CELLGEN_ABI_VERSION, "izhikevich", "2c38385fd5f9",
         4, izhikevich_dims, 5, izhikevich_signatures,
         2, izhikevich_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

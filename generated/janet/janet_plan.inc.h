@@ -559,7 +559,7 @@ const cellgen_cell *janet_cellgen(void)
         CELLGEN_ABI_VERSION, "janet", "e25f20d71681",
         4, janet_dims, 5, janet_signatures,
         2, janet_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -891,7 +891,7 @@ const cellgen_cell *kda_cellgen(void)
         CELLGEN_ABI_VERSION, "kda", "9d3c444177a8",
         6, kda_dims, 5, kda_signatures,
         2, kda_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

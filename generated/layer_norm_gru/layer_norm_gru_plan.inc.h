@@ -1085,7 +1085,7 @@ const cellgen_cell *layer_norm_gru_cellgen(void)
         CELLGEN_ABI_VERSION, "layer_norm_gru", "8bbcef45355a",
         4, layer_norm_gru_dims, 5, layer_norm_gru_signatures,
         2, layer_norm_gru_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -979,7 +979,7 @@ const cellgen_cell *layer_norm_lstm_cellgen(void)
         CELLGEN_ABI_VERSION, "layer_norm_lstm", "5dc9e2e298f5",
         4, layer_norm_lstm_dims, 5, layer_norm_lstm_signatures,
         2, layer_norm_lstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -792,7 +792,7 @@ const cellgen_cell *lem_cellgen(void)
         CELLGEN_ABI_VERSION, "lem", "276114d5e25d",
         4, lem_dims, 5, lem_signatures,
         2, lem_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

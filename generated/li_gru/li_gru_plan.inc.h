@@ -563,7 +563,7 @@ const cellgen_cell *li_gru_cellgen(void)
         CELLGEN_ABI_VERSION, "li_gru", "2eb33c621cd4",
         4, li_gru_dims, 5, li_gru_signatures,
         2, li_gru_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

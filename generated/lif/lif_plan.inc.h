@@ -496,7 +496,7 @@ const cellgen_cell *lif_cellgen(void)
         CELLGEN_ABI_VERSION, "lif", "ffdaeace332e",
         4, lif_dims, 5, lif_signatures,
         2, lif_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

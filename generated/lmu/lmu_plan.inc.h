@@ -719,7 +719,7 @@ const cellgen_cell *lmu_cellgen(void)
         CELLGEN_ABI_VERSION, "lmu", "cec5e69c8ff8",
         5, lmu_dims, 5, lmu_signatures,
         2, lmu_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

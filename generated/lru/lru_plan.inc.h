@@ -737,7 +737,7 @@ const cellgen_cell *lru_cellgen(void)
         CELLGEN_ABI_VERSION, "lru", "ce15434d3f85",
         4, lru_dims, 5, lru_signatures,
         2, lru_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

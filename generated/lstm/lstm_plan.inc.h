@@ -711,7 +711,7 @@ const cellgen_cell *lstm_cellgen(void)
         CELLGEN_ABI_VERSION, "lstm", "7bad9cbe2d00",
         4, lstm_dims, 5, lstm_signatures,
         2, lstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

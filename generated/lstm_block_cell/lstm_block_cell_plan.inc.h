@@ -693,7 +693,7 @@ const cellgen_cell *lstm_block_cell_cellgen(void)
         CELLGEN_ABI_VERSION, "lstm_block_cell", "f0bae971a872",
         4, lstm_block_cell_dims, 6, lstm_block_cell_signatures,
         2, lstm_block_cell_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -697,7 +697,7 @@ const cellgen_cell *lstm_block_cell_exact_clip_cellgen(void)
         CELLGEN_ABI_VERSION, "lstm_block_cell_exact_clip", "48c002c6aa94",
         4, lstm_block_cell_exact_clip_dims, 6, lstm_block_cell_exact_clip_signatures,
         2, lstm_block_cell_exact_clip_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

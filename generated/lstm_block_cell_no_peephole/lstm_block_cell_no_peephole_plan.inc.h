@@ -624,7 +624,7 @@ const cellgen_cell *lstm_block_cell_no_peephole_cellgen(void)
         CELLGEN_ABI_VERSION, "lstm_block_cell_no_peephole", "46ff8b4870f8",
         4, lstm_block_cell_no_peephole_dims, 6, lstm_block_cell_no_peephole_signatures,
         2, lstm_block_cell_no_peephole_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -630,7 +630,7 @@ const cellgen_cell *lstm_block_cell_no_peephole_exact_clip_cellgen(void)
         CELLGEN_ABI_VERSION, "lstm_block_cell_no_peephole_exact_clip", "980ebe9c6374",
         4, lstm_block_cell_no_peephole_exact_clip_dims, 6, lstm_block_cell_no_peephole_exact_clip_signatures,
         2, lstm_block_cell_no_peephole_exact_clip_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -768,7 +768,7 @@ const cellgen_cell *lstm_peephole_cellgen(void)
         CELLGEN_ABI_VERSION, "lstm_peephole", "fdbf9c200f70",
         4, lstm_peephole_dims, 5, lstm_peephole_signatures,
         2, lstm_peephole_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -647,7 +647,7 @@ const cellgen_cell *lstm_projection_cellgen(void)
         CELLGEN_ABI_VERSION, "lstm_projection", "e4811c91cc68",
         5, lstm_projection_dims, 5, lstm_projection_signatures,
         2, lstm_projection_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -1103,7 +1103,7 @@ const cellgen_cell *ltc_cellgen(void)
         CELLGEN_ABI_VERSION, "ltc", "09caaef107d5",
         4, ltc_dims, 5, ltc_signatures,
         2, ltc_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

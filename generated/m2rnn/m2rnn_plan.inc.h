@@ -855,7 +855,7 @@ const cellgen_cell *m2rnn_cellgen(void)
         CELLGEN_ABI_VERSION, "m2rnn", "cb504ded28b8",
         6, m2rnn_dims, 5, m2rnn_signatures,
         2, m2rnn_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -770,7 +770,7 @@ const cellgen_cell *mamba_cellgen(void)
         CELLGEN_ABI_VERSION, "mamba", "375e7fbb1b7d",
         5, mamba_dims, 5, mamba_signatures,
         2, mamba_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

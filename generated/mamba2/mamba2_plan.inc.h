@@ -760,7 +760,7 @@ const cellgen_cell *mamba2_cellgen(void)
         CELLGEN_ABI_VERSION, "mamba2", "62bfadd13fcb",
         6, mamba2_dims, 5, mamba2_signatures,
         2, mamba2_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

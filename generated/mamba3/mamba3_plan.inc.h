@@ -1572,7 +1572,7 @@ const cellgen_cell *mamba3_cellgen(void)
         CELLGEN_ABI_VERSION, "mamba3", "2cb4db7658cf",
         6, mamba3_dims, 5, mamba3_signatures,
         2, mamba3_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -612,7 +612,7 @@ const cellgen_cell *mgu_cellgen(void)
         CELLGEN_ABI_VERSION, "mgu", "0584dc60f029",
         4, mgu_dims, 5, mgu_signatures,
         2, mgu_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

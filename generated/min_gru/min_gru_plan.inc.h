@@ -456,7 +456,7 @@ const cellgen_cell *min_gru_cellgen(void)
         CELLGEN_ABI_VERSION, "min_gru", "4bc4aa6b5090",
         4, min_gru_dims, 5, min_gru_signatures,
         2, min_gru_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -457,7 +457,7 @@ const cellgen_cell *min_gru_log_cellgen(void)
         CELLGEN_ABI_VERSION, "min_gru_log", "5ce122d43bbf",
         4, min_gru_log_dims, 5, min_gru_log_signatures,
         2, min_gru_log_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -501,7 +501,7 @@ const cellgen_cell *min_lstm_cellgen(void)
         CELLGEN_ABI_VERSION, "min_lstm", "756812a678dc",
         4, min_lstm_dims, 5, min_lstm_signatures,
         2, min_lstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -959,7 +959,7 @@ const cellgen_cell *mlstm_cellgen(void)
         CELLGEN_ABI_VERSION, "mlstm", "b0c03df98981",
         6, mlstm_dims, 5, mlstm_signatures,
         2, mlstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -924,7 +924,7 @@ const cellgen_cell *mlstm_sigmoid_cellgen(void)
         CELLGEN_ABI_VERSION, "mlstm_sigmoid", "4d1f37dd1574",
         6, mlstm_sigmoid_dims, 5, mlstm_sigmoid_signatures,
         2, mlstm_sigmoid_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

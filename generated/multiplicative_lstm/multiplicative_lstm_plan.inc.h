@@ -709,7 +709,7 @@ const cellgen_cell *multiplicative_lstm_cellgen(void)
         CELLGEN_ABI_VERSION, "multiplicative_lstm", "bfff9c979a43",
         4, multiplicative_lstm_dims, 5, multiplicative_lstm_signatures,
         2, multiplicative_lstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -1095,7 +1095,7 @@ const cellgen_cell *nested_lstm_cellgen(void)
         CELLGEN_ABI_VERSION, "nested_lstm", "dafe36265666",
         4, nested_lstm_dims, 5, nested_lstm_signatures,
         2, nested_lstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -1054,7 +1054,7 @@ const cellgen_cell *on_lstm_cellgen(void)
         CELLGEN_ABI_VERSION, "on_lstm", "a60482b8e7a1",
         4, on_lstm_dims, 5, on_lstm_signatures,
         2, on_lstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -558,7 +558,7 @@ const cellgen_cell *para_gru_cellgen(void)
         CELLGEN_ABI_VERSION, "para_gru", "d53f388fe3cb",
         4, para_gru_dims, 5, para_gru_signatures,
         2, para_gru_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -630,7 +630,7 @@ const cellgen_cell *para_lstm_cellgen(void)
         CELLGEN_ABI_VERSION, "para_lstm", "0c699e038767",
         4, para_lstm_dims, 5, para_lstm_signatures,
         2, para_lstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

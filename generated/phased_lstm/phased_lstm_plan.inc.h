@@ -890,7 +890,7 @@ const cellgen_cell *phased_lstm_cellgen(void)
         CELLGEN_ABI_VERSION, "phased_lstm", "507147122d58",
         4, phased_lstm_dims, 5, phased_lstm_signatures,
         2, phased_lstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -516,7 +516,7 @@ const cellgen_cell *qrnn_cellgen(void)
         CELLGEN_ABI_VERSION, "qrnn", "b30c7de8e18b",
         4, qrnn_dims, 5, qrnn_signatures,
         2, qrnn_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

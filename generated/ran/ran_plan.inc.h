@@ -617,7 +617,7 @@ const cellgen_cell *ran_cellgen(void)
         CELLGEN_ABI_VERSION, "ran", "9e2680b71e56",
         4, ran_dims, 5, ran_signatures,
         2, ran_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -831,7 +831,7 @@ const cellgen_cell *recurrent_highway_2_full_cellgen(void)
         CELLGEN_ABI_VERSION, "recurrent_highway_2_full", "d133facb8846",
         4, recurrent_highway_2_full_dims, 5, recurrent_highway_2_full_signatures,
         2, recurrent_highway_2_full_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -883,7 +883,7 @@ const cellgen_cell *recurrent_highway_3_cellgen(void)
         CELLGEN_ABI_VERSION, "recurrent_highway_3", "a1c50db95db0",
         4, recurrent_highway_3_dims, 5, recurrent_highway_3_signatures,
         2, recurrent_highway_3_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

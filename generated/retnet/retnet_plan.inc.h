@@ -532,7 +532,7 @@ const cellgen_cell *retnet_cellgen(void)
         CELLGEN_ABI_VERSION, "retnet", "54c766a61e59",
         6, retnet_dims, 5, retnet_signatures,
         2, retnet_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

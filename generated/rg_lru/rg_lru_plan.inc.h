@@ -495,7 +495,7 @@ const cellgen_cell *rg_lru_cellgen(void)
         CELLGEN_ABI_VERSION, "rg_lru", "dfa4833dbc4e",
         3, rg_lru_dims, 5, rg_lru_signatures,
         2, rg_lru_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -892,7 +892,7 @@ const cellgen_cell *rwkv4_cellgen(void)
         CELLGEN_ABI_VERSION, "rwkv4", "0ce4d9b77f95",
         3, rwkv4_dims, 5, rwkv4_signatures,
         2, rwkv4_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

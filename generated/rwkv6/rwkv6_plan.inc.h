@@ -1060,7 +1060,7 @@ const cellgen_cell *rwkv6_cellgen(void)
         CELLGEN_ABI_VERSION, "rwkv6", "e2b2305d4bec",
         7, rwkv6_dims, 5, rwkv6_signatures,
         2, rwkv6_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

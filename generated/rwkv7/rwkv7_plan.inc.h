@@ -1345,7 +1345,7 @@ const cellgen_cell *rwkv7_cellgen(void)
         CELLGEN_ABI_VERSION, "rwkv7", "7647d7485267",
         7, rwkv7_dims, 5, rwkv7_signatures,
         2, rwkv7_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -762,7 +762,7 @@ const cellgen_cell *s5_cellgen(void)
         CELLGEN_ABI_VERSION, "s5", "6e359aed4fdf",
         4, s5_dims, 5, s5_signatures,
         2, s5_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

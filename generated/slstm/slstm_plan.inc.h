@@ -795,7 +795,7 @@ const cellgen_cell *slstm_cellgen(void)
         CELLGEN_ABI_VERSION, "slstm", "324be7fb735a",
         4, slstm_dims, 5, slstm_signatures,
         2, slstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -786,7 +786,7 @@ const cellgen_cell *slstm_exp_cellgen(void)
         CELLGEN_ABI_VERSION, "slstm_exp", "d39dccdb9448",
         4, slstm_exp_dims, 5, slstm_exp_signatures,
         2, slstm_exp_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -811,7 +811,7 @@ const cellgen_cell *slstm_exp_heads_cellgen(void)
         CELLGEN_ABI_VERSION, "slstm_exp_heads", "e324cc76beab",
         5, slstm_exp_heads_dims, 5, slstm_exp_heads_signatures,
         2, slstm_exp_heads_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

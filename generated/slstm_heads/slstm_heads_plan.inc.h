@@ -821,7 +821,7 @@ const cellgen_cell *slstm_heads_cellgen(void)
         CELLGEN_ABI_VERSION, "slstm_heads", "c2f43b990b8d",
         5, slstm_heads_dims, 5, slstm_heads_signatures,
         2, slstm_heads_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -551,7 +551,7 @@ const cellgen_cell *sru_cellgen(void)
         CELLGEN_ABI_VERSION, "sru", "5d52c786c474",
         3, sru_dims, 5, sru_signatures,
         2, sru_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

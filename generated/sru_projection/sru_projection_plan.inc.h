@@ -571,7 +571,7 @@ const cellgen_cell *sru_projection_cellgen(void)
         CELLGEN_ABI_VERSION, "sru_projection", "071a1b6aef5c",
         4, sru_projection_dims, 5, sru_projection_signatures,
         2, sru_projection_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

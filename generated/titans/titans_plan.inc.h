@@ -969,7 +969,7 @@ const cellgen_cell *titans_cellgen(void)
         CELLGEN_ABI_VERSION, "titans", "80cbbd1b746a",
         6, titans_dims, 5, titans_signatures,
         2, titans_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

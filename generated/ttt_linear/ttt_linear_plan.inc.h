@@ -901,7 +901,7 @@ const cellgen_cell *ttt_linear_cellgen(void)
         CELLGEN_ABI_VERSION, "ttt_linear", "b365a5695f62",
         5, ttt_linear_dims, 5, ttt_linear_signatures,
         2, ttt_linear_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

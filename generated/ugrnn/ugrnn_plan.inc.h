@@ -545,7 +545,7 @@ const cellgen_cell *ugrnn_cellgen(void)
         CELLGEN_ABI_VERSION, "ugrnn", "de44113cb734",
         4, ugrnn_dims, 5, ugrnn_signatures,
         2, ugrnn_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 import cellgen
-from cellgen.runtime.call import over_time, prepared
+from cellgen.runtime.call import engine, over_time
 from cellgen.runtime.call import workspace as call_workspace
 from cellgen.runtime.call.door import EXTENSION
 from cellgen.runtime.host import memory, threads
@@ -49,15 +49,13 @@ class Scenario:
     def forget(self) -> None:
         if self.in_c:
             return
-        for function in self.kernel.functions.values():
-            function._plans.clear()
         call_workspace.per_thread.memory = call_workspace.NOTHING
         memory._shelf.forget()
         _, destroy = self.kernel.interface.team_symbols
         for team, library in threads._teams.values():
             getattr(library.lib, destroy)(team)
         threads._teams.clear()
-        prepared.LONG = 0 if self.long else 1 << 60
+        engine.LONG = 0 if self.long else 1 << 60
 
 
 def flat(value: object) -> Iterator[np.ndarray]:

@@ -1,11 +1,12 @@
 /* Calls every function of a compiled cell that it knows nothing of, and prints the results' bytes:
- *     descriptor kernel.so <cell>_cellgen precision threads sizes...     (in the order of cell->dim) */
+ *     descriptor kernel.so <cell>_cellgen precision threads way sizes...     (in the order of cell->dim)
+ * The way is `words`, `engine`, or `misfit`: by the engine with one row more in its first array. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cellgen_descriptor.h"
+#include "cellgen_engine.h"
 
 static int64_t sizes[16];
 
@@ -37,6 +38,51 @@ static void *filled(const cellgen_value *value, int64_t member, int64_t bytes)
     return array;
 }
 
+static int64_t lengths_of(const cellgen_value *value, int64_t *length)
+{
+    cellgen_value one = *value;
+    for (one.axes = 1; one.axes <= value->axes; ++one.axes) {
+        one.axis[0] = value->axis[one.axes - 1];
+        const int64_t axes = one.axes;
+        one.axes = 1, length[axes - 1] = elements(&one), one.axes = axes;
+    }
+    return value->axes;
+}
+
+static int run_by_engine(const cellgen_cell *cell, int64_t number, const cellgen_precision *as, int threads, int is_misfit)
+{
+    const cellgen_signature *f = cell->function + number;
+    const cellgen_engine *engine = cell->engine;
+    void *call = malloc((size_t)engine->bytes);
+    cellgen_request request = {.function = number, .is_double = as->bytes == 8, .again = -1};
+    cellgen_array arrays[64];
+    int64_t n[16], count[2] = {0, 0};
+#define NUMBER(name, usual) request.say.name = usual;
+    CELLGEN_EACH_NUMBER(NUMBER)
+    request.flag_stride[0][0] = request.flag_stride[1][0] = CELLGEN_NO_GAPS;
+    for (int64_t m = 0; m < f->members; ++m) {
+        if (f->member[m].role == CELLGEN_ROLE_SCALAR) continue;
+        cellgen_array *array = arrays + count[0] + count[1];
+        *array = (cellgen_array){.value = f->member + m, .member = m, .again = -1};
+        array->data = filled(f->member + m, m, as->bytes);
+        array->rank = lengths_of(f->member + m, array->length);
+        if (is_misfit && m == 0) array->length[0] += 1;
+        ++count[m >= f->arguments];
+    }
+    int code = engine->bind(call, cell, &request, arrays, count[0], n);
+    if (code) fprintf(stderr, "refused %d\n", code);
+    code = code ? code : engine->prepare(call, &request, arrays + count[0], count[1]);
+    if (!code) {
+        const int64_t bytes = engine->size(call);
+        void *workspace = aligned_alloc(64, (size_t)(bytes + 127) / 64 * 64);
+        code = engine->run(call, workspace, bytes, cell->team(threads));
+    }
+    for (int64_t k = count[0]; !code && k < count[0] + count[1]; ++k)
+        fwrite(arrays[k].data, (size_t)as->bytes, (size_t)elements(arrays[k].value), stdout);
+    engine->end(call);
+    return code;
+}
+
 static int run(const cellgen_cell *cell, int64_t number, const cellgen_precision *as, int threads)
 {
     const cellgen_signature *f = cell->function + number;
@@ -63,14 +109,17 @@ static int run(const cellgen_cell *cell, int64_t number, const cellgen_precision
 
 int main(int count, char **given)
 {
-    void *shared = count > 5 ? dlopen(given[1], RTLD_NOW) : NULL;
+    void *shared = count > 6 ? dlopen(given[1], RTLD_NOW) : NULL;
     const cellgen_cell *(*find)(void) = NULL;
     if (shared) *(void **)&find = dlsym(shared, given[2]);
     if (!find) return 2;
     const cellgen_cell *cell = find();
-    for (int k = 5; k < count; ++k) sizes[k - 5] = atoll(given[k]);
+    const int by_words = !strcmp(given[5], "words"), is_misfit = !strcmp(given[5], "misfit");
+    for (int k = 6; k < count; ++k) sizes[k - 6] = atoll(given[k]);
     for (int64_t p = 0; p < cell->precisions; ++p)
         for (int64_t f = 0; f < cell->functions && !strcmp(cell->precision[p].name, given[3]); ++f)
-            if (run(cell, f, cell->precision + p, atoi(given[4]))) return 3;
+            if (by_words ? run(cell, f, cell->precision + p, atoi(given[4]))
+                         : run_by_engine(cell, f, cell->precision + p, atoi(given[4]), is_misfit))
+                return 3;
     return 0;
 }

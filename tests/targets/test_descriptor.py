@@ -141,10 +141,24 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> str:
     return made
 
 
-@pytest.mark.parametrize("precision", ["f32", "f64"])
-def test_a_program_without_python_gets_the_same_bits(kernel, cell, precision, program) -> None:
+def command_of(program, kernel, cell, precision, way) -> list[str]:
     order = [str(DIMS[dim.decode()]) for dim in cell.dim[: cell.dims]]
-    command = [program, str(kernel.build().path), f"{kernel.name}_cellgen", precision, "2", *order]
+    path = str(kernel.build().path)
+    return [program, path, f"{kernel.name}_cellgen", precision, "2", way, *order]
+
+
+def test_a_program_without_python_is_refused_an_array_of_another_length(
+    kernel, cell, program
+) -> None:
+    command = command_of(program, kernel, cell, "f32", "misfit")
+    refused = subprocess.run(command, capture_output=True, check=False, text=True)
+    assert (refused.returncode, refused.stdout, refused.stderr) == (3, "", "refused 1\n")
+
+
+@pytest.mark.parametrize("way", ["words", "engine"])
+@pytest.mark.parametrize("precision", ["f32", "f64"])
+def test_a_program_without_python_gets_the_same_bits(kernel, cell, precision, program, way) -> None:
+    command = command_of(program, kernel, cell, precision, way)
     found = subprocess.run(command, capture_output=True, check=True).stdout
     expected = b""
     for name in NAMES:

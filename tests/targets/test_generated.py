@@ -51,14 +51,19 @@ DRIVER = {
         *("product_nn", "product_nt", "product_tn"),
     )
     for suffix in ("f32", "f64")
-} | {f"cellgen_driver_{name}" for name in ("team_of", "team_create", "team_destroy", "call_empty")}
+} | {
+    f"cellgen_driver_{name}"
+    for name in ("team_of", "team_create", "team_destroy", "call_empty", "engine")
+}
 """What the time driver gives to every cell."""
 TEAM = set(
     """
     calloc free getpid sched_yield sysconf syscall clock_gettime sigfillset sigemptyset
     """.split()  # noqa: SIM905
 )
-"""What <cell>_team_create and _destroy call beside pthread_*: the only functions that allocate."""
+"""What <cell>_team_create and _destroy call beside pthread_*."""
+ENGINE = {"malloc", "free"}
+"""What the engine calls for numbers that it widens or rounds, until its call ends."""
 ENVIRONMENT = {"getenv", "strcmp"}
 """How the way of products in bfloat16 is chosen; where there is AMX the system is asked, too."""
 
@@ -206,7 +211,7 @@ def test_the_driver_exports_what_cells_call_and_calls_nothing_but_memory_and_thr
     undefined = {symbol for kind, symbol in entries if kind == "U"} - exported
     threads = {symbol for symbol in undefined if symbol.startswith("pthread_")}
     assert {name for name in exported if not name.startswith("cellgen_column_")} == DRIVER
-    assert undefined - threads <= LIBRARY | TEAM | ENVIRONMENT
+    assert undefined - threads <= LIBRARY | TEAM | ENGINE | ENVIRONMENT
 
 
 def test_the_two_objects_of_the_driver_share_tiles_and_lack_nothing_together() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from cellgen.errors import BuildError
 from cellgen.runtime.build import cache, steps
 from cellgen.runtime.build.compiler import TOOL, CompilerInfo, compiler, joining
-from cellgen.runtime.build.sources import DRIVER, DRIVER_SOURCES, SourceFiles
+from cellgen.runtime.build.sources import DRIVER, DRIVER_SOURCES, ENGINE, SourceFiles
 from cellgen.runtime.build.steps import Step, Stoppable
 from cellgen.runtime.progress import progress
 from cellgen.runtime.system import after_fork_in_child
@@ -116,7 +116,7 @@ def _entry(files: SourceFiles, info: CompilerInfo) -> str:
 def _compile(
     place: Path, entry: str, info: CompilerInfo, stoppable: Stoppable | None = None
 ) -> str:
-    """Compile both precisions side by side, and join them."""
+    """Compile its sources side by side, and join them."""
     call = (*info.command, *info.flags, "-Iinclude")
     halves = [compiling(call, f"include/{stem}", "") for stem in DRIVER_SOURCES]
     return joined(place, DRIVER, entry, call, halves, stoppable)
@@ -144,5 +144,6 @@ def compiling(call: Sequence[str], name: str, suffix: str) -> Step:
     stem = name.rpartition("/")[2]
     produced = f"{stem}_{suffix}.o" if suffix else f"{stem}.o"
     precision = (f"-DCELLGEN_PRECISION={PRECISIONS[suffix]}",) if suffix else ()
-    command = (*call, *precision, "-c", f"{name}.c", "-o", produced)
+    quick = ("-O1",) if stem == ENGINE else ()  # no loop of it is long
+    command = (*call, *quick, *precision, "-c", f"{name}.c", "-o", produced)
     return Step(f"compiling {name}.c{f' ({suffix})' if suffix else ''}", command, produced)

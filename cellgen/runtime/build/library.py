@@ -28,6 +28,7 @@ from cellgen.runtime.abi import (
 )
 from cellgen.runtime.build.half import require_known
 from cellgen.runtime.build.steps import FIX_LOADING
+from cellgen.runtime.numbers import NUMBERED
 from cellgen.runtime.options import c_members
 
 CType: TypeAlias = Any
@@ -95,6 +96,50 @@ _ENTRY = _struct(
 _PRECISION = _struct(
     "cellgen_precision", [("name", _TEXT), ("bytes", _INT64), ("entry", _pointer(_ENTRY))]
 )
+_NUMBERED = _struct("cellgen_numbers", ((option.name, _INT64) for option in NUMBERED))
+_AXES = _ffi.typeof("int64_t[9]")
+_ARRAY = _struct(
+    "cellgen_array",
+    [
+        *(("value", _pointer(_VALUE)), ("member", _INT64), ("again", _INT64), ("data", _VOID)),
+        *(("kind", _INT64), ("rank", _INT64), ("has_gaps", _INT64)),
+        *(("length", _AXES), ("stride", _AXES)),
+    ],
+)
+_SCALAR = _struct(
+    "cellgen_scalar", [("member", _INT64), ("again", _INT64), ("number", _ffi.typeof("double"))]
+)
+_REQUEST = _struct(
+    "cellgen_request",
+    [
+        *(("function", _INT64), ("is_double", _INT64), ("narrow", _INT64), ("saves", _INT64)),
+        *(("say", _NUMBERED), ("scalars", _INT64), ("scalar", _pointer(_SCALAR))),
+        *(("again", _INT64), ("again_flush", _INT64), ("again_products", _INT64)),
+        *(("lengths", _VOID), ("flags", _ffi.typeof("void *[2]"))),
+        ("flag_stride", _ffi.typeof("int64_t[2][2]")),
+        *(("packed", _VOID), ("packed_bytes", _INT64)),
+        *(("packed_again", _VOID), ("packed_again_bytes", _INT64)),
+        *(("plan", _VOID), ("stop", _VOID), ("checkpoints", _ffi.typeof("void **"))),
+    ],
+)
+_ENGINE = _struct(
+    "cellgen_engine",
+    [
+        ("bytes", _INT64),
+        ("bind", _ffi.typeof("int(*)(void *, void *, void *, void *, int64_t, int64_t *)")),
+        ("work", _ffi.typeof("double(*)(void *)")),
+        ("prepare", _ffi.typeof("int(*)(void *, void *, void *, int64_t)")),
+        ("size", _ffi.typeof("int64_t(*)(void *)")),
+        ("run", _ffi.typeof("int(*)(void *, void *, int64_t, void *)")),
+        ("end", _ffi.typeof("void(*)(void *)")),
+        ("words", _ffi.typeof("int(*)(void *, uintptr_t *, uintptr_t *, uintptr_t *)")),
+    ],
+)
+ARRAYS = _cffi_backend.new_array_type(_pointer(_ARRAY), None)
+"""Arrays of a call, as its engine takes them."""
+SCALARS = _cffi_backend.new_array_type(_pointer(_SCALAR), None)
+REQUEST = _pointer(_REQUEST)
+"""What a call is beside its arrays."""
 _CELL = _struct(
     "cellgen_cell",
     [
@@ -105,6 +150,7 @@ _CELL = _struct(
         ("team", _ffi.typeof("void *(*)(int)")),
         ("team_create", _ffi.typeof("void *(*)(int)")),
         ("team_destroy", _ffi.typeof("void(*)(void *)")),
+        ("engine", _pointer(_ENGINE)),
     ],
 )
 
@@ -198,7 +244,8 @@ def _by_dimension(function: Callable[..., Any], count: int, *rest: object) -> Ca
 class Library:
     """A loaded cell: ``ffi`` (types and memory), ``entry`` (how to call), ``lib`` (names in C).
 
-    ``descriptor`` is the address of what it says of itself (``cellgen_descriptor.h``).
+    ``cell`` is what it says of itself (``cellgen_descriptor.h``), ``descriptor`` its address, and
+    ``engine`` what makes its calls (``cellgen_engine.h``).
     """
 
     ffi: Types
@@ -206,6 +253,8 @@ class Library:
     entries: Mapping[tuple[str, str], Entry]
     shared: ctypes.CDLL
     descriptor: int
+    cell: CData
+    engine: CData
 
     def entry(self, function: str, suffix: str) -> Entry:
         """How a function is called in the precision ``f32`` or ``f64``."""
@@ -252,7 +301,7 @@ def load(path: Path, interface: Interface) -> Library:
             interface.team_symbols, (cell.team_create, cell.team_destroy), strict=True
         ):
             lib.add(name, function)
-    return Library(ffi, lib, entries, shared, descriptor)
+    return Library(ffi, lib, entries, shared, descriptor, cell, cell.engine)
 
 
 def _entry(struct: CType, entry: CData) -> Entry:

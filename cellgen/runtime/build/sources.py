@@ -18,8 +18,9 @@ from cellgen.runtime.build import cache
 
 DRIVER = "cellgen_driver"
 """The time driver: the stem of its header."""
-DRIVER_SOURCES = (f"{DRIVER}_f32", f"{DRIVER}_f64")
-"""The stems of its sources, one for each precision."""
+ENGINE = f"{DRIVER}_engine"
+DRIVER_SOURCES = (f"{DRIVER}_f32", f"{DRIVER}_f64", ENGINE)
+"""The stems of its sources: one for each precision, and calls from arrays as they are."""
 LINKED_WITH = {f"{DRIVER}.h": tuple(f"{stem}.c" for stem in DRIVER_SOURCES)}
 """Sources that a cell is linked with where it includes a header."""
 PLAN = "_plan.inc.h"

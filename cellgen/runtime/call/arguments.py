@@ -38,7 +38,7 @@ from cellgen.runtime.call.faults import (
     unbound,
 )
 from cellgen.runtime.call.items import Item, check_device, check_elements, check_memory
-from cellgen.runtime.call.stored import NUMBERS, is_stored
+from cellgen.runtime.call.stored import is_stored
 from cellgen.runtime.call.views import ArrayView, view_of
 from cellgen.runtime.names import of_gradient
 from cellgen.runtime.options import ROWS
@@ -56,8 +56,7 @@ Look: TypeAlias = Callable[[str, str, str, object], ArrayView]
 class Checked:
     """A call that passed: its element type and dimensions, and the arrays that were given.
 
-    ``views`` tell how each of these looked, by its label. ``stored`` is the type of arrays over
-    time where it is another.
+    ``views`` tell how each of these looked, by its label.
     """
 
     element: str
@@ -65,7 +64,6 @@ class Checked:
     inputs: dict[str, Array]
     outputs: dict[str, Array]
     views: dict[str, ArrayView]
-    stored: np.dtype[Any] | None = None
 
     @property
     def dtype(self) -> np.dtype[np.floating]:
@@ -95,7 +93,7 @@ def check_call(
     look = look or _host_view
 
     def seen(item: Argument, called: str, value: object) -> Item:
-        return Item(item, _as_floats(item, look(label, item.name, called, value)), called)
+        return Item(item, _as_floats(look(label, item.name, called, value)), called)
 
     inputs = [
         seen(item, item.name, arguments[item.name])
@@ -130,20 +128,12 @@ def check_call(
         {item.argument.name: cast(Array, arguments[item.argument.name]) for item in inputs},
         {item.argument.name: cast(Array, results[item.argument.name]) for item in outputs},
         {item.label: item.view for item in everything},
-        _stored([arguments[i.argument.name] for i in inputs if i.argument.over_time]),
     )
 
 
-def _as_floats(item: Argument, view: ArrayView) -> ArrayView:
-    """What a call of floats has in 16 bits, over time or as operands, counts as floats."""
-    may_be = has_steps(item) or item.operand
-    return replace(view, dtype="float32") if may_be and is_stored(view.dtype) else view
-
-
-def _stored(arrays: Iterable[Any]) -> np.dtype[Any] | None:
-    """The type of arrays over time where they are stored in 16 bits."""
-    types = (getattr(array, "dtype", None) for array in arrays)
-    return next((dtype for dtype in types if dtype in NUMBERS), None)
+def _as_floats(view: ArrayView) -> ArrayView:
+    """What the engine has in 16 bits counts as floats."""
+    return replace(view, dtype="float32") if is_stored(view.dtype) else view
 
 
 def has_steps(item: Argument) -> bool:
@@ -381,7 +371,7 @@ def require_callable(cell: str, function: Function) -> None:
 
 def lengths(argument: Argument, dims: Mapping[str, int]) -> tuple[int, ...]:
     """Lengths of an argument's axes."""
-    return tuple(axis_length(axis, dict(dims)) for axis in argument.shape)
+    return tuple([dims[a] if a in dims else axis_length(a, dict(dims)) for a in argument.shape])
 
 
 def has_elements(items: Iterable[Argument], dims: Mapping[str, int]) -> bool:

@@ -13,19 +13,25 @@ from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import as_steps, check_call, take_out, unnamed_error
 from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.called import called_as
-from cellgen.runtime.call.checkpoints import Checkpoints
 from cellgen.runtime.call.door import Door
+from cellgen.runtime.call.engine import Again, EngineCall
 from cellgen.runtime.call.forward import SequenceForward
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared, swap_time_and_batch
-from cellgen.runtime.call.narrow import converted
+from cellgen.runtime.call.narrow import converted, in_float32
 from cellgen.runtime.call.over_time import TimeFunction, by_c, open_way, qualname, way_into_c
+from cellgen.runtime.call.owner import Owner
 from cellgen.runtime.call.packed import Packed
-from cellgen.runtime.call.plan import Owner
-from cellgen.runtime.call.prepared import TimeCallPlan
 from cellgen.runtime.call.saved import OF_RUN, ForwardRun, Saved, kept_arrays, stated_of
 from cellgen.runtime.call.settings import checked_options, number_of, read_flags
-from cellgen.runtime.call.signature import NORMS, ROWS_APART, of_steps, signature
+from cellgen.runtime.call.signature import (
+    NORMS,
+    ROWS_APART,
+    from_checkpoints,
+    made_again,
+    of_steps,
+    signature,
+)
 from cellgen.runtime.call.stored import NUMBERS
 from cellgen.runtime.call.truncation import tables_of, truncated
 from cellgen.runtime.host.out_of_memory import named_in_memory_errors
@@ -71,8 +77,8 @@ class SequenceBackward(TimeFunction):
         if gradients is not None:
             return gradients
         out: Any = arguments.pop("out", None)
-        results, plan = self._by_python(arguments, out, saved, threads, bp_lim, packed)
-        open_way(self, door, packed, plan)
+        results, call = self._by_python(arguments, out, saved, threads, bp_lim, packed)
+        open_way(self, door, packed, call)
         return results
 
     def _by_python(
@@ -83,12 +89,12 @@ class SequenceBackward(TimeFunction):
         threads: Any,
         bp_lim: Any,
         packed: Any,
-    ) -> tuple[Results, TimeCallPlan | None]:
-        """Make a call; also return its plan, if it has one as it is."""
+    ) -> tuple[Results, EngineCall | None]:
+        """Make a call; also return what C bound, if that is all of it."""
         self._packing.say_products(arguments, packed)
         how: dict[str, Any] = {"threads": threads, "bp_lim": bp_lim, "packed": packed}
-        whole, in_place = {**arguments, "saved": saved}, bp_lim is None
-        call = converted(self.__qualname__, self.function, whole, out, in_place=in_place)
+        whole = {**arguments, "saved": saved}
+        call = converted(self.__qualname__, self.function, whole, out)
         if call is not None:
             return call.results(self(out=call.out, **how, **call.arguments)), None
         chosen = self._take_options(arguments)
@@ -102,15 +108,13 @@ class SequenceBackward(TimeFunction):
         if bp_lim is not None:
             _refuse_beside_limit(self.__qualname__, options)
             options = options if packed is None else replace(options, packed=packed)
-            if run is not None and run.checkpoint:
-                self._save_all(arguments, options, threads, run)
-            return self._truncated(arguments, out, options, threads, bp_lim, run), None
+            return _in_float32(self, arguments, out, options, threads, bp_lim, run), None
         function = self._variant(options.per_row, run)
         options, states = function._with_checkpoints(arguments, out, options, saved, save=False)
-        gradients, plan = function._run(
+        gradients, ran = function._run(
             arguments, out, options, threads, packed=alone, run=run, kept=states
         )
-        return self._named(gradients, None, options), plan
+        return self._named(gradients, None, options), ran
 
     def bind(self, /, *unnamed: Never, out: Out = None, **call: object) -> BoundCall:
         """Check a call once, for many; see ``TimeFunction.bind``."""
@@ -135,12 +139,10 @@ class SequenceBackward(TimeFunction):
         if self._made:
             return self
         if self._segments is None:
-            formed = {a.name for a in self._forward().function.results if a.shape[:1] == ("T",)}
-            items = self.function.arguments
-            arguments = (replace(a, optional=True) if a.name in formed else a for a in items)
-            function = replace(self.function, arguments=tuple(arguments))
+            forward = self._forward().function
+            function = from_checkpoints(self.function, forward)
             self._segments = SequenceBackward(self._kernel, function)
-            self._segments._mode, self._segments._made = self._mode, frozenset(formed)
+            self._segments._mode, self._segments._made = self._mode, made_again(forward)
         return self._segments
 
     def _forward(self) -> SequenceForward:
@@ -150,7 +152,7 @@ class SequenceBackward(TimeFunction):
 
     def _with_checkpoints(
         self, arguments: dict[str, object], out: Out, options: Options, saved: object, *, save: bool
-    ) -> tuple[Options, Checkpoints | None]:
+    ) -> tuple[Options, Again | None]:
         """The options of a call, and what it computes steps from once more, if it does.
 
         Raises ArgumentError where an argument of the forward pass is missing.
@@ -168,12 +170,13 @@ class SequenceBackward(TimeFunction):
         inputs = {
             a.name: arguments[a.name] for a in forward.function.arguments if a.name in arguments
         }
-        how = replace(_options_again(options, saved.run), packed=options.packed)
         try:
-            struct, keep = forward.again(inputs, how)
+            forward._check(dict(inputs), None, _options_again(options, saved.run))
         except ArgumentError as error:
             raise _once_more(self.__qualname__, error) from error
-        kept = Checkpoints(_arrays_of(self.__qualname__, saved, inputs), struct, (keep, struct))
+        own = saved.run.options
+        states = _arrays_of(self.__qualname__, saved, inputs)
+        kept = Again(states, int(own.flush_denormals), own.products, forward._packing)
         return replace(options, checkpoint=saved.run.checkpoint), kept
 
     def _save_all(
@@ -235,7 +238,7 @@ class SequenceBackward(TimeFunction):
         run: ForwardRun | None,
     ) -> Results:
         """Call with every loss term reaching ``bp_lim`` states; ``truncation`` says how."""
-        label, over_time = self.__qualname__, self._calls.over_time
+        label, over_time = self.__qualname__, self._over_time
         limit = as_steps(label, "bp_lim", bp_lim, ROWS["bp_lim"].least)
         results = {} if out is None else take_out(label, self._fields, out)
         self._outputs.refuse(results, options)
@@ -302,6 +305,25 @@ def _in_c(
         return None
     results: Results | None = by_c(function, door, whole, threads, False, sizes)
     return results
+
+
+def _in_float32(
+    function: SequenceBackward,
+    arguments: dict[str, object],
+    out: Out,
+    options: Options,
+    threads: int | None,
+    bp_lim: object,
+    run: ForwardRun | None,
+) -> Results:
+    """Make a call with ``bp_lim``; of arrays of 16 bits its sums over steps are in float32."""
+    label = function.__qualname__
+    results = {} if out is None else take_out(label, function._fields, out)
+    wide, written, round_all = in_float32(label, arguments, results)
+    if run is not None and run.checkpoint:
+        function._save_all(wide, options, threads, run)
+    made = function._truncated(wide, written, options, threads, bp_lim, run)
+    return tuple.__new__(function.result, [*round_all(made._asdict()).values()])
 
 
 def _refuse_beside_limit(label: str, options: Options) -> None:

@@ -10,13 +10,13 @@ from functools import partial
 from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.call import workspace as memory_of_calls
 from cellgen.runtime.call.door import become_bound
+from cellgen.runtime.call.engine import NULL, EngineCall
 from cellgen.runtime.call.frameworks import Adopted, is_foreign
 from cellgen.runtime.call.narrow import NarrowCall
-from cellgen.runtime.call.plan import CallPlan, run_nothing
+from cellgen.runtime.call.owner import defect
 from cellgen.runtime.call.workspace import (
+    NOTHING,
     AlignedBytes,
-    Pointer,
-    address,
     lending,
     per_thread,
     take_workspace,
@@ -26,8 +26,8 @@ from cellgen.runtime.host.memory import hold
 from cellgen.runtime.results import Results
 from cellgen.runtime.system import after_fork_in_child
 
-AS_ONE = 16
-"""Bound calls that count as one that Python checks, of what C could save: 0.6 us each, not 10."""
+AS_ONE = 100
+"""Bound calls that count as one that Python checks, of what C could save: 0.6 us each, not 60."""
 
 
 class BoundCall:
@@ -41,25 +41,22 @@ class BoundCall:
     the same one at once: each binds its own.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - one argument an option
+    def __init__(
         self,
         label: str,
-        plan: CallPlan,
-        struct: Pointer,
-        keep: object,
+        call: EngineCall,
         results: Results,
-        failure: Callable[[int], CellgenError],
-        workspace: int | None,
+        failure: Callable[[int], CellgenError] | None = None,
         team: Callable[[], object] | None = None,
         stop: MutableSequence[int] | None = None,
         arrays: Iterable[object] = (),
     ) -> None:
         self.results = results
-        self._where, self._plan, self._struct, self._keep = label, plan, struct, keep
-        self._failure, self._workspace = failure, -1 if workspace is None else workspace
+        self._where, self._call = label, call
+        self._failure = failure or partial(defect, label, call.dims, call.dtype)
         self._team, self._stop = team, stop
-        self._run, self._sizes = plan.call, plan.sizes
-        self._memory: AlignedBytes | None = None
+        self._run = call.run
+        self._memory: AlignedBytes = NOTHING
         self._narrow: NarrowCall | None = None
         self._after: tuple[Callable[[], object], ...] = ()
         self._is_plain = team is None and stop is None
@@ -84,9 +81,10 @@ class BoundCall:
                 f"{self._where} itself"
             )
         if isinstance(call, NarrowCall):
-            self._narrow, self._is_plain = call, False
-            self._held = (*self._held, *hold(call.given.values()))
-            self._after = (partial(call.write, self.results),)
+            self._held = (*self._held, *hold(call.targets.values()))
+            if call.copied or call.returned:
+                self._narrow, self._is_plain = call, False
+                self._after = (call.write,)
         self.results = call.bound(self.results)
         if framework is not None:
             written = (*call.lent, *(array for array in self.results if is_foreign(array)))
@@ -94,8 +92,8 @@ class BoundCall:
         return self
 
     def __repr__(self) -> str:
-        dims = ", ".join(map(str, self._plan.dims))
-        return f"<bound call of {self._where}, dimensions {dims}, {self._plan.dtype}>"
+        dims = ", ".join(map(str, self._call.dims))
+        return f"<bound call of {self._where}, dimensions {dims}, {self._call.dtype}>"
 
     def __reduce__(self) -> tuple[object, ...]:
         raise CellgenError(
@@ -117,8 +115,9 @@ class BoundCall:
                 code="kernel",
             )
         try:
-            if self._is_plain and self._memory is per_thread.memory:
-                code = self._run(self._sizes, self._struct)
+            memory = self._memory
+            if self._is_plain and memory is per_thread.memory:
+                code = self._run(memory.pointer, memory.bytes)
                 self._calls = calls = self._calls + 1
                 if not calls % AS_ONE:
                     self._become_direct()
@@ -136,35 +135,30 @@ class BoundCall:
         """Run with all that a call may have: 16 bits, a team, a flag that ends it."""
         if self._narrow is not None:
             self._narrow.read()
-        if self._workspace >= 0 and self._memory is not per_thread.memory:
+        if self._memory is not per_thread.memory:
             self._find_workspace()
         if self._is_plain:
             self._become_direct()
-        if self._team is not None:
-            self._struct.team = self._team()  # type: ignore[attr-defined]
+        team = NULL if self._team is None else self._team()
+        pointer, size = self._memory.pointer, self._memory.bytes
         if self._stop is None:
-            return self._run(self._sizes, self._struct)
+            return self._run(pointer, size, team)
         self._stop[0] = 0
         with lending(self._memory):
-            return heeding_signals(
-                lambda: self._run(self._sizes, self._struct), self._stop, self._where
-            )
+            return heeding_signals(lambda: self._run(pointer, size, team), self._stop, self._where)
 
     def _become_direct(self) -> None:
         """Let C make calls of threads whose workspace this call has, once C makes any."""
-        if self._run is not run_nothing and not self._after:
-            addresses = map(address, (self._run, self._sizes, self._struct))
+        addresses = self._call.addresses() if self._call.is_run and not self._after else ()
+        if addresses:
             become_bound(self, BoundCall.__call__, (per_thread, *addresses))
 
     def _find_workspace(self) -> None:
         """Take this thread's workspace unless the call has its own. Raises MemoryError."""
-        if self._memory is not None and self._workspace > memory_of_calls.KEPT_WORKSPACE:
+        needed = self._call.workspace
+        if self._memory is not NOTHING and needed > memory_of_calls.KEPT_WORKSPACE:
             return
-        memory = take_workspace(self._where, self._workspace, self._plan.dims)
-        if memory is not self._memory:
-            struct = self._struct
-            struct.workspace, struct.workspace_bytes = memory.pointer, memory.bytes  # type: ignore[attr-defined]
-            self._memory = memory
+        self._memory = take_workspace(self._where, needed, self._call.dims)
 
 
 _bound_calls: weakref.WeakSet[BoundCall] = weakref.WeakSet()

@@ -159,12 +159,7 @@ static int take_kept(Making *making, PyObject *kept) {
     products = PyLong_AsLongLong(PyTuple_GET_ITEM(kept, 2));
     if (PyErr_Occurred() || steps < 1) return 0;
     making->kept = kept, call->say.checkpoint = steps;
-    call->again.function = forward, call->again.flush = flush, call->again.products = products;
-    for (int64_t m = 0; m < forward->members; m++) {
-        call->again.place[m] = -1, call->again.word[m] = 0;
-        if (forward->member[m].role == CELLGEN_ROLE_SCALAR)
-            memcpy(&call->again.word[m], &forward->member[m].value, sizeof(double));
-    }
+    cg_begin_again(call, forward, flush, products);
     return 1;
 }
 
@@ -206,9 +201,6 @@ static int take_keywords(Making *making, PyObject *arguments) {
     if (door->batch_first) making->call.batch_first = PyDict_GetItem(arguments, door->batch_first) == Py_True;
     PyObject *kept = door->kept ? PyDict_GetItem(arguments, door->kept) : NULL;
     if (kept && !take_kept(making, kept)) return 0;
-    for (int64_t m = 0; m < door->function->arguments; m++)
-        if (door->function->member[m].role == CELLGEN_ROLE_SCALAR)
-            memcpy(&making->call.word[m], &door->function->member[m].value, sizeof(double));
     while (PyDict_Next(arguments, &place, &name, &value)) {
         const Keyword *keyword = look_up(door, name, &start);
         if (!keyword || !take(making, keyword, value) || making->helds == MOST_HELD) return 0;

@@ -149,26 +149,6 @@ def within_limit(label: str, needs: StepBytes, options: Options) -> Options:
     return replace(options, checkpoint=steps, memory_limit=None)
 
 
-@dataclass(frozen=True)
-class Checkpoints:
-    """What the C of a call is given: the arrays of checkpoints in its order.
-
-    Backward the struct of the forward pass, too, with what it needs to stay alive.
-    """
-
-    arrays: tuple[Any, ...]
-    forward: Any = None
-    keep: object = None
-
-    def members(self, ffi: Any) -> dict[str, object]:
-        """The members of the options in C."""
-        addresses = [ffi.cast("void *", a.__array_interface__["data"][0]) for a in self.arrays]
-        members: dict[str, object] = {"checkpoints": ffi.new("void *[]", addresses)}
-        if self.forward is not None:
-            members["forward"] = ffi.cast("void *", self.forward)
-        return members
-
-
 def empty_checkpoints(
     function: Function, dims: Mapping[str, int], dtype: np.dtype[np.floating], options: Options
 ) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from cellgen import accept
 from cellgen.errors import CellgenError
 from cellgen.runtime.abi import PRECISIONS, Function
 from cellgen.runtime.build import extension
+from cellgen.runtime.call.owner import Owner
 from cellgen.runtime.call.packed import PackedLayout
-from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.saved import KEPT_NAME
 from cellgen.runtime.host.memory import empty
 from cellgen.runtime.numbers import ALL, MOST_BITS, NUMBERED, number_of
@@ -56,9 +56,10 @@ VARIABLE = "CELLGEN_CALLS"
 be."""
 WORDS = "python", "c"
 SOURCE = Path(__file__).with_name("cellgen_door.c")
-LOOK_AFTER = 300
-"""Calls after which the cache is looked at: the 3 ms that this takes are what they could save."""
-COMPILE_AFTER = 30_000
+LOOK_AFTER = 50
+"""Calls after which the cache is looked at: the 3 ms that this takes are what they could save, some
+60 us each."""
+COMPILE_AFTER = 5_000
 """Calls after which it is compiled: the 0.3 s that this takes are what they could have saved."""
 THREAD = "cellgen calls in C"
 """The name of the thread that loads what makes them."""

@@ -8,24 +8,24 @@ from typing import Any, NamedTuple, Never
 
 from cellgen import accept
 from cellgen.runtime.abi import Function
-from cellgen.runtime.call import prepared
+from cellgen.runtime.call import engine
 from cellgen.runtime.call.arguments import take_out, unnamed_error
 from cellgen.runtime.call.checkpoints import kept_items, step_bytes, within_limit
 from cellgen.runtime.call.door import Door, become_direct
+from cellgen.runtime.call.engine import EngineCall
 from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared
 from cellgen.runtime.call.narrow import converted
 from cellgen.runtime.call.over_time import TimeFunction, by_c, open_way, way_into_c
+from cellgen.runtime.call.owner import KEPT_PLANS, Owner
 from cellgen.runtime.call.packed import Packed
-from cellgen.runtime.call.plan import KEPT_PLANS, Owner
-from cellgen.runtime.call.prepared import TimeCallPlan
 from cellgen.runtime.call.runs import PRODUCTS, bits_of
 from cellgen.runtime.call.saved import ForwardRun, Saved, make_saved
 from cellgen.runtime.call.segmented import call_in_segments
 from cellgen.runtime.call.segments import segments_of
 from cellgen.runtime.call.settings import checked_options
-from cellgen.runtime.call.workspace import Pointer, per_thread
+from cellgen.runtime.call.workspace import per_thread
 from cellgen.runtime.options import NONE, TABLES, Options
 from cellgen.runtime.results import Array, Results, result_class, said_of
 
@@ -74,13 +74,13 @@ class SequenceForward(TimeFunction):
             if results_of_c is not None:
                 return self._with_saved(results_of_c, whole) if save else results_of_c
         out: Any = arguments.pop("out", None)
-        results, plan = self._by_python(arguments, out, threads, packed, save=save)
-        open_way(self, door, packed, plan)
+        results, call = self._by_python(arguments, out, threads, packed, save=save)
+        open_way(self, door, packed, call)
         if packed is None:
             become_direct(self)
         return results
 
-    _way = per_thread, vars(prepared), __call__, 1
+    _way = per_thread, vars(engine), __call__, 1
 
     def _with_saved(self, parts: Any, arguments: dict[str, object]) -> Results:
         """The results of a call that C made, with what it saved."""
@@ -135,8 +135,8 @@ class SequenceForward(TimeFunction):
         packed: Packed | None,
         *,
         save: bool,
-    ) -> tuple[Results, TimeCallPlan | None]:
-        """Make a call; also return its plan, if it has one as it is."""
+    ) -> tuple[Results, EngineCall | None]:
+        """Make a call; also return what C bound, if that is all of it."""
         self._packing.say_products(arguments, packed)
         how: dict[str, Any] = {"save": save, "threads": threads, "packed": packed}
         call = converted(self.__qualname__, self.function, arguments, out)
@@ -161,16 +161,16 @@ class SequenceForward(TimeFunction):
         if options.checkpoint or options.memory_limit is not None:
             options, _ = self._with_checkpoints(arguments, out, options, None, save=bool(save))
         if not save or options is NONE or options.checkpoint:
-            arrays, plan = self._run(arguments, out, options, threads, save=save, packed=alone)
-            run = self._runs.describe(plan.dims, options, scalars, copied=True) if save else None
-            return self._named(arrays, run, options), plan
+            arrays, ran = self._run(arguments, out, options, threads, save=save, packed=alone)
+            run = self._runs.describe(ran.dims, options, scalars, copied=True) if save else None
+            return self._named(arrays, run, options), ran
         if out is not None:
             self._outputs.refuse(take_out(self.__qualname__, self._fields, out), options)
         copies, out = self._shown(arguments, out, options)
         formed = self._outputs.when_saving(options)
-        arrays, plan = self._run(arguments, out, formed, threads, save=True)
+        arrays, ran = self._run(arguments, out, formed, threads, save=True)
         results = self._named(
-            arrays, self._runs.describe(plan.dims, options, scalars, copied=True), options
+            arrays, self._runs.describe(ran.dims, options, scalars, copied=True), options
         )
         for name, array in copies.items():
             array[...] = getattr(results, name)
@@ -189,23 +189,16 @@ class SequenceForward(TimeFunction):
             return replace(options, checkpoint=0, memory_limit=None), None
         if options.memory_limit is None:
             return options, None
-        plan = self._check(dict(arguments), out, options).plan
+        call = self._check(dict(arguments), out, options).call
         needs = step_bytes(
             self.function,
-            self._dims(plan),
-            plan.dtype.itemsize,
+            call.sizes,
+            call.dtype.itemsize,
             options,
             self._outputs.in_full(options),
-            plan.stored,
+            call.stored,
         )
         return within_limit(self.__qualname__, needs, options), None
-
-    def again(self, arguments: dict[str, object], options: Options) -> tuple[Pointer, object]:
-        """Fill the struct of a call that a backward pass makes once more, see ``Preparation``.
-
-        Raises ArgumentError.
-        """
-        return self._calls.again(self._check(arguments, None, options), options)
 
     def _shown(
         self, arguments: dict[str, object], out: Out, options: Options

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from cellgen.runtime.call.plan import KEPT_PLANS
+from cellgen.runtime.call.owner import KEPT_PLANS
 
 Plan = TypeVar("Plan")
 

@@ -11,24 +11,9 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from cellgen.errors import ArgumentError
-from cellgen.runtime.abi import NO_GAPS, Function
 from cellgen.runtime.call.arguments import as_base
-from cellgen.runtime.call.plan import CallPlan
-from cellgen.runtime.call.workspace import Pointer
 from cellgen.runtime.host.out_of_memory import named_in_memory_errors
 from cellgen.runtime.results import Array
-
-
-def strides_of(array: Array) -> tuple[int, int]:
-    """Elements of an array from step to step and from row to row."""
-    return array.strides[0] // array.itemsize, array.strides[1] // array.itemsize
-
-
-def written_strides(function: Function, gaps: Mapping[str, tuple[int, int]]) -> Array:
-    """The strides of arrays over time and of mask and reset as C reads them, of those with gaps."""
-    members = (*function.struct_members, *function.results)
-    names = (*(item.name for item in members if item.over_time), "mask", "reset")
-    return np.array([n for name in names for n in gaps.get(name, NO_GAPS)], np.int64)
 
 
 def swap_time_and_batch(names: Collection[str], arrays: Mapping[str, object]) -> dict:  # type: ignore[type-arg]
@@ -39,12 +24,6 @@ def swap_time_and_batch(names: Collection[str], arrays: Mapping[str, object]) ->
         else array
         for name, array in ((name, as_base(array)) for name, array in arrays.items())
     }
-
-
-def address_of(ffi: Pointer, plan: CallPlan, array: object) -> Pointer:
-    """The address of an array's first element, whatever its strides."""
-    data = array.__array_interface__["data"][0]  # type: ignore[attr-defined]
-    return ffi.cast(plan.element, data)  # type: ignore[attr-defined]
 
 
 @named_in_memory_errors(str)

@@ -1,33 +1,32 @@
 """Calls with arrays of 16 bits: bfloat16 and float16, of NumPy (``ml_dtypes``), PyTorch, JAX.
 
-Input: a call whose arrays have such a type. Output: a call of the same function in float32, and
-its results in that type, each rounded once, to the nearest, ties to even. Arrays over time stay in
-16 bits: the driver widens and rounds them a window of steps at a time. So do weights in bfloat16 of
-which products in bfloat16 alone read. All others, whose size does not depend on the number of
-steps, are float32 while the call runs. States from step to step, sums
-and functions are float32; products over time have operands in bfloat16 where the arrays do, unless
-the call says otherwise.
+Input: a call whose arrays have such a type. Output: the same call on arrays as its engine has them,
+and its results in that type, each rounded once, to the nearest, ties to even. The engine says what
+a kernel reads in 16 bits and what in float32 (``cg_held`` in cellgen_signature.h), widens and
+rounds. States from step to step, sums and functions are float32; products over time have operands
+in bfloat16 where the arrays do, unless the call says otherwise.
 Not supported: arrays of more than one type, but for ``packed``, which holds float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from cellgen.accept import type_name
 from cellgen.errors import ArgumentError
-from cellgen.runtime.abi import Argument, Function
-from cellgen.runtime.call.arguments import has_steps, take_out
+from cellgen.runtime.abi import Function
+from cellgen.runtime.call.arguments import take_out
 from cellgen.runtime.call.frameworks import Adopted, Framework, adopt, has_foreign, is_foreign
 from cellgen.runtime.call.layout import refuse_shared
 from cellgen.runtime.call.saved import Saved, kept_arrays, make_saved
 from cellgen.runtime.call.stored import (
     BFLOAT16,
     FLOAT16,
+    NUMBERS,
     STORED,
     as_stored,
     element_of,
@@ -38,6 +37,8 @@ from cellgen.runtime.call.stored import (
 from cellgen.runtime.options import BF16, FULL, ROWS
 from cellgen.runtime.results import Array, Results
 
+Pairs: TypeAlias = tuple[tuple[Array, Array], ...]
+Rounding: TypeAlias = Callable[[Mapping[str, Array | None]], dict[str, Array | None]]
 PRODUCTS = {BFLOAT16: BF16, FLOAT16: FULL}
 """What products over time are where a call does not say, by the type of its arrays."""
 
@@ -59,85 +60,71 @@ def narrow_element(arguments: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True)
 class NarrowCall:
-    """A call in float32 in place of one whose arrays have 16 bits.
+    """A call on arrays of 16 bits as its engine has them.
 
-    ``arguments`` and ``out`` are those of the call in float32. ``wide`` are pairs of an argument as
-    it was given and its numbers in float32; ``given`` are the results to write to, by name; those
-    of ``framework`` are ``lent``. Results are arrays of ``framework``, or NumPy's.
+    ``arguments`` and ``out`` are those of the call, ``targets`` the results to write to by name, as
+    the caller has them; those of ``framework`` are ``lent``. Arrays without steps that have gaps
+    are ``copied`` before the call, or ``returned`` after it: pairs of one and its copy. Results are
+    arrays of ``framework``, or NumPy's.
     """
 
-    element: str
     arguments: dict[str, Any]
     out: dict[str, Array] | None
     framework: Framework | None
-    wide: tuple[tuple[Array, Array], ...]
-    given: dict[str, Array] = field(default_factory=dict)
-    lent: tuple[Any, ...] = ()
+    targets: dict[str, Array]
+    lent: tuple[Any, ...]
+    copied: Pairs
+    returned: Pairs
 
     def read(self) -> None:
-        """Widen the arguments once more, as they are by now."""
-        for array, numbers in self.wide:
-            numbers[...] = widened(array)
+        """Copy arguments with gaps once more, as they are by now."""
+        for array, copy in self.copied:
+            copy[...] = array
 
-    def write(self, results: Results) -> None:
-        """Round what a call in float32 gave into the results that are given."""
-        for name, array in zip(results._fields, results, strict=True):
-            if name in self.given and element_of(array) == "float32":
-                self.given[name].view(STORED[self.element])[...] = rounded(array, self.element)
+    def write(self) -> None:
+        """Copy what a call gave to results with gaps."""
+        for array, copy in self.returned:
+            array[...] = copy
 
-    def results(self, wide: Results) -> Results:
-        """Round what a call in float32 gave; None stays None."""
-        self.write(wide)
+    def results(self, results: Results) -> Results:
+        """Results of the call as its caller has arrays."""
+        self.write()
         if self.framework is not None:
             self.framework.tell(self.lent)
-        return self._named(wide)
+        return self.bound(results)
 
     def bound(self, results: Results) -> Results:
-        """Make the results of a call that is made over and over, which ``write`` writes to."""
-        for name, array in zip(results._fields, results, strict=True):
-            if name not in self.given and element_of(array) == "float32":
-                self.given[name] = self._result(array)
-        return self._named(results)
-
-    def _named(self, results: Results) -> Results:
+        """Results of a call that is made over and over, in the memory that they have."""
         named = zip(results._fields, results, strict=True)
-        values = [self.given[n] if n in self.given else self._result(array) for n, array in named]
-        narrow = tuple.__new__(type(results), values)
-        return narrow if self.framework is None else self.framework.named(narrow)
+        values = [
+            self.targets[n] if n in self.targets else self._shown(array) for n, array in named
+        ]
+        plain = tuple.__new__(type(results), values)
+        return plain if self.framework is None else self.framework.named(plain)
 
-    def _result(self, array: object) -> Any:
+    def _shown(self, array: object) -> object:
         if isinstance(array, Saved):
             return _saved_in(array, in_numpy)
-        if not isinstance(array, np.ndarray):
-            return array
-        stored = rounded(array, self.element) if array.dtype == np.float32 else array
-        return stored if self.framework is not None else in_numpy(stored)
+        is_numpys = self.framework is None and isinstance(array, np.ndarray)
+        return in_numpy(array) if is_numpys else array  # type: ignore[arg-type]
 
 
 def converted(
-    label: str,
-    function: Function,
-    call: Mapping[str, object],
-    out: object,
-    *,
-    in_place: bool = True,
+    label: str, function: Function, call: Mapping[str, object], out: object
 ) -> NarrowCall | Adopted | None:
-    """Put a call on NumPy's arrays of floats in the place of one on others; None: it is on such.
+    """Put a call on arrays that the engine has in the place of one on others; None: it has these.
 
     See ``narrowed`` and ``adopt``. Raises ArgumentError.
     """
     if narrow_element(call):
-        return narrowed(label, function, call, out, in_place=in_place)
+        return narrowed(label, function, call, out)
     return adopt(label, call, out) if has_foreign(call) else None
 
 
-def narrowed(
-    label: str, function: Function, call: Mapping[str, object], out: object, *, in_place: bool
-) -> NarrowCall:
-    """Put a call in float32 in the place of one whose arrays have 16 bits.
+def narrowed(label: str, function: Function, call: Mapping[str, object], out: object) -> NarrowCall:
+    """Look at a call on arrays of 16 bits as the engine does.
 
-    ``call`` are its arguments and options by name. With ``in_place`` arrays over time stay in 16
-    bits. Raises ArgumentError for arrays of another type.
+    ``call`` are its arguments and options by name. Raises ArgumentError for arrays of another type.
     """
     element, framework, lent, arguments = narrow_element(call), None, (), dict(call)
     first = next(n for n, a in call.items() if element_of(a) == element)
@@ -146,63 +133,78 @@ def narrowed(
         adopted = adopt(label, arguments, out)
         arguments, out, framework = adopted.arguments, adopted.out, adopted.framework
         lent = adopted.lent
-    items = {item.name: item for item in function.arguments}
     if function.team:
         arguments.setdefault("products", PRODUCTS[element])
-    stays = {n for n, item in items.items() if in_place and has_steps(item)}
-    if in_place and element == BFLOAT16 and _are_bf16(arguments.get("products"), saved):
-        stays |= {n for n, item in items.items() if item.operand and _is_dense(arguments.get(n))}
-    wide: list[tuple[Array, Array]] = []
-    written, outputs = _written(label, function, out, element, first, in_place=in_place)
-    refuse_shared(label, {**arguments, **kept_arrays(saved)}, outputs)
+    over_time = {item.name for item in (*function.arguments, *function.results) if item.over_time}
+    copied: list[tuple[Array, Array]] = []
     for name, array in arguments.items():
-        if name in ROWS or not isinstance(array, np.ndarray):
-            continue
-        require_element(label, name, call[name], element, first)
-        numbers = as_stored(array) if name in stays else widened(array)
-        arguments[name] = numbers
-        if name not in stays:
-            wide.append((array, numbers))
-    if saved is not None:
-        arguments["saved"] = _saved_as(label, saved, in_place=in_place)
-    return NarrowCall(element, arguments, written, framework, tuple(wide), outputs, lent)
-
-
-def _are_bf16(products: object, saved: object) -> bool:
-    """Whether all products of a call have operands in bfloat16, also those that it makes again."""
-    run = saved.run if isinstance(saved, Saved) else None
-    again = run.options.products if run is not None and run.checkpoint else BF16
-    return products == BF16 == again
-
-
-def _is_dense(array: object) -> bool:
-    return isinstance(array, np.ndarray) and array.flags.c_contiguous
-
-
-def _written(
-    label: str, function: Function, out: object, element: str, first: str, *, in_place: bool
-) -> tuple[dict[str, Array] | None, dict[str, Array]]:
-    """What a call in float32 writes to in the place of ``out``, and the arrays of ``out``."""
-    if out is None:
-        return None, {}
-    items: dict[str, Argument] = {item.name: item for item in function.results}
-    arrays = take_out(
-        label, tuple(n for n, a in items.items() if not a.saved or not function.team), out
-    )
-    for name, array in arrays.items():
+        if name not in ROWS and isinstance(array, np.ndarray):
+            require_element(label, name, call[name], element, first)
+            arguments[name] = _without_gaps(name, array, over_time, copied)
+    targets: dict[str, Array] = {}
+    if out is not None:
+        results = [item.name for item in function.results if not (item.saved and function.team)]
+        targets = take_out(label, tuple(results), out)
+    returned: list[tuple[Array, Array]] = []
+    written = {}
+    for name, array in targets.items():
         require_element(label, name, array, element, first, kind="out ")
-        if not array.flags.writeable:
-            raise ArgumentError(
-                f"{label}: out {name} is read-only, expected an array to write into; allocate it "
-                f"anew"
-            )
-    written = {
-        name: as_stored(array)
-        if in_place and has_steps(items[name])
-        else np.empty(array.shape, np.float32)
-        for name, array in arrays.items()
+        written[name] = _without_gaps(name, array, over_time, returned)
+    if returned:
+        refuse_shared(label, {**arguments, **kept_arrays(saved)}, targets)
+    if saved is not None:
+        arguments["saved"] = _saved_as(label, saved)
+    into = None if out is None else written
+    return NarrowCall(arguments, into, framework, targets, lent, tuple(copied), tuple(returned))
+
+
+def _without_gaps(
+    name: str, array: Array, over_time: Set[str], copies: list[tuple[Array, Array]]
+) -> Array:
+    """An array of 16 bits as the engine has it; a copy of one that has gaps where it may not."""
+    if name in over_time or array.flags.c_contiguous:
+        return as_stored(array)
+    copy = np.array(array, order="C")
+    copies.append((array, copy))
+    return as_stored(copy)
+
+
+def in_float32(
+    label: str,
+    arguments: Mapping[str, object],
+    results: Mapping[str, Array],
+    stay: Set[str] = frozenset(),
+) -> tuple[dict[str, Any], dict[str, Array], Rounding]:
+    """Widen arrays of 16 bits, for a call that is made of several; names that ``stay`` do.
+
+    Return the arguments, the arrays of its results, and what puts numbers of the whole call into
+    16 bits. Raises ArgumentError for results of 16 bits that share memory.
+    """
+    narrow = [a for a in arguments.values() if isinstance(a, np.ndarray) and a.dtype in NUMBERS]
+    element = element_of(narrow[0]) if narrow else ""
+    if element:
+        refuse_shared(label, arguments, results)
+    wide = {
+        n: widened(a) if n not in stay and isinstance(a, np.ndarray) else a
+        for n, a in arguments.items()
     }
-    return written, arrays
+    written = {
+        n: np.empty(a.shape, np.float32) if element and n not in stay else a
+        for n, a in results.items()
+    }
+
+    def round_all(made: Mapping[str, Array | None]) -> dict[str, Array | None]:
+        rounded_results = dict(made)
+        for name, array in made.items() if element else ():
+            if array is None or name in stay:
+                continue
+            rounded_results[name] = stored = rounded(array, element)
+            if name in results:
+                results[name][...] = stored
+                rounded_results[name] = results[name]
+        return rounded_results
+
+    return wide, written, round_all
 
 
 def require_element(
@@ -216,13 +218,12 @@ def require_element(
         )
 
 
-def _saved_as(label: str, saved: object, *, in_place: bool) -> object:
-    """What is saved as a call in float32 takes it: in 16 bits, or widened."""
+def _saved_as(label: str, saved: object) -> object:
+    """What is saved as the engine has it."""
 
     def seen(array: Any) -> Any:
-        if element_of(array) not in STORED or not isinstance(array, np.ndarray):
-            return array
-        return as_stored(array) if in_place else widened(array)
+        is_narrow = isinstance(array, np.ndarray) and element_of(array) in STORED
+        return as_stored(array) if is_narrow else array
 
     if isinstance(saved, Saved):
         return _saved_in(saved, seen)

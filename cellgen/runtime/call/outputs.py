@@ -11,15 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from cellgen.accept import shown
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Argument, Function
+from cellgen.runtime.call.arguments import lengths
+from cellgen.runtime.call.engine import EngineCall
+from cellgen.runtime.call.layout import swap_time_and_batch
 from cellgen.runtime.call.saved import is_on
-from cellgen.runtime.call.signature import shown_steps, signature
+from cellgen.runtime.call.signature import kept_element, lengths_of, shown_steps, signature
+from cellgen.runtime.call.stored import STORED, element_of_type
 from cellgen.runtime.call.wanted import Wanted
+from cellgen.runtime.host.memory import empty
 from cellgen.runtime.options import FORWARD, Options
 from cellgen.runtime.results import Array
 
@@ -57,6 +63,57 @@ class Outputs:
         if is_on(options.last_only) or options.every != 1:
             return frozenset()
         return self._named(options)
+
+    def make(
+        self,
+        call: EngineCall,
+        options: Options,
+        results: Collection[str],
+        *,
+        save: bool,
+    ) -> dict[str, Array | None]:
+        """Make the results that a call forms, time-major, but for ``results``, which have memory.
+
+        Raises MemoryError, naming the one.
+        """
+        sizes: Mapping[str, int] = call.sizes
+        if options.every != 1:
+            sizes = {**sizes, **lengths_of(options, sizes["T"])}
+        arrays: dict[str, Array | None] = {}
+        for item in self.formed(options, saves=save):
+            if item.name in results:
+                continue
+            kind = call.rest
+            if call.stored is not None and (item.saved or item.over_time):
+                kind = STORED.get(kept_element(item, element_of_type(call.stored)), call.dtype)
+            swaps = options.batch_first and item.over_time
+            arrays[item.name] = self._empty(item.name, lengths(item, sizes), kind, swaps=swaps)
+        return arrays
+
+    def _empty(
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], *, swaps: bool
+    ) -> Array:
+        try:
+            if swaps:
+                steps, rows, *rest = shape
+                return empty((rows, steps, *rest), dtype).swapaxes(0, 1)
+            return empty(shape, dtype)
+        except MemoryError as error:
+            raise MemoryError(
+                f"{self._where}: no memory for {name} of shape {shape}, {dtype}"
+            ) from error
+
+    def with_steps(self, options: Options) -> frozenset[str]:
+        """The results over time that have an axis of steps in a call."""
+        return self.results - self.names if options.last_only else self.results
+
+    def as_called(
+        self, formed: dict[str, Array | None], options: Options
+    ) -> dict[str, Array | None]:
+        """Results as a call has them, of which those of all steps are time-major."""
+        if not options.batch_first:
+            return formed
+        return swap_time_and_batch(self.with_steps(options), formed)
 
     def _named(self, options: Options) -> frozenset[str]:
         """The outputs over time that a call wants. Raises ArgumentError for other names."""

@@ -7,33 +7,40 @@ share stands here; ``options`` says what there is to choose.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from operator import attrgetter
-from typing import Any, Never
+from typing import Any, NamedTuple, Never
 
 import numpy as np
 
 from cellgen import accept
 from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.abi import ERROR_CODES, UNFIT_PLAN, Function
-from cellgen.runtime.call import prepared
+from cellgen.runtime.call import engine
 from cellgen.runtime.call.arguments import DTYPES, check_call, take_out, unnamed_error
 from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.called import called_as
-from cellgen.runtime.call.checkpoints import Checkpoints
+from cellgen.runtime.call.checkpoints import empty_checkpoints
 from cellgen.runtime.call.door import Door
+from cellgen.runtime.call.engine import NO_LAYOUTS, Again, EngineCall
 from cellgen.runtime.call.function import KernelFunction, Out
-from cellgen.runtime.call.layout import swap_time_and_batch
+from cellgen.runtime.call.layout import refuse_shared, swap_time_and_batch
 from cellgen.runtime.call.narrow import converted, narrow_element
+from cellgen.runtime.call.outputs import Outputs
+from cellgen.runtime.call.owner import Owner, defect
 from cellgen.runtime.call.packed import Packed
-from cellgen.runtime.call.plan import CallPlan, Owner, defect
-from cellgen.runtime.call.prepared import CheckedCall, Preparation, TimeCallPlan
+from cellgen.runtime.call.packing import Packing
 from cellgen.runtime.call.runs import Runs
 from cellgen.runtime.call.saved import ForwardRun, is_on, stated_of
 from cellgen.runtime.call.segments import refuse_bound
-from cellgen.runtime.call.settings import checked_options
-from cellgen.runtime.call.signature import of_steps, signature
-from cellgen.runtime.call.workspace import Pointer, lending, per_thread, take_workspace
+from cellgen.runtime.call.settings import (
+    checked_options,
+    require_float32,
+    require_forward,
+    step_tables,
+)
+from cellgen.runtime.call.signature import of_steps
+from cellgen.runtime.call.workspace import AlignedBytes, lending, per_thread, take_workspace
 from cellgen.runtime.host.interrupt import heeding_signals
+from cellgen.runtime.host.memory import hold
 from cellgen.runtime.host.plans import Constants, SequencePlan, choose
 from cellgen.runtime.host.threads import team_address, team_size, thread_count, threads_team
 from cellgen.runtime.host.tuning import candidates, measured
@@ -49,18 +56,41 @@ def qualname(function: TimeFunction) -> str:
     return function.__qualname__
 
 
+class CheckedCall(NamedTuple):
+    """A call that C has bound, its arguments, time-major, and the arrays of ``out``."""
+
+    call: EngineCall
+    arguments: dict[str, object]
+    results: dict[str, Array]
+
+
+class PreparedCall(NamedTuple):
+    """A call that only has to be run.
+
+    Every array of its results by name, its workspace, and the flag that ends it, if it is a long
+    one. Arrays of a long call are ``held`` where they are.
+    """
+
+    call: EngineCall
+    formed: dict[str, Array | None]
+    memory: AlignedBytes
+    stop: Any
+    held: object
+
+
 class TimeFunction(KernelFunction):
     """A function over time: runs on a team of threads, on the steps that its options say."""
-
-    look = staticmethod(attrgetter("dtype", "shape", "strides", "flags.num"))
 
     def __init__(self, kernel: Owner, function: Function) -> None:
         super().__init__(kernel, function)
         self._fields = tuple(item.name for item in function.results if not item.saved)
         self._saves = tuple(item.name for item in function.results if item.saved)
         self._ordered = (*self._fields, *self._saves)
-        self._calls = Preparation(kernel, function)
-        self._outputs, self._packing = self._calls.outputs, self._calls.packing
+        self._outputs = Outputs(self.__qualname__, function)
+        self._packing = Packing(kernel, function)
+        # A name that a call may give and the kernel does not read is checked all the same.
+        named = (*function.arguments, *function.results)
+        self._over_time = frozenset(item.name for item in named if item.over_time)
         self._runs = Runs(kernel, function)
         self._is_backward = function.name == BACKWARD
         self._made: frozenset[str] = frozenset()  # arguments that a backward pass makes itself
@@ -87,33 +117,33 @@ class TimeFunction(KernelFunction):
         save: bool = False,
         packed: Packed | None = None,
         run: ForwardRun | None = None,
-        kept: Checkpoints | None = None,
-    ) -> tuple[dict[str, Array | None], TimeCallPlan]:
-        """Check and call; return every array of the results by name, and the plan.
+        kept: Again | None = None,
+    ) -> tuple[dict[str, Array | None], EngineCall]:
+        """Check and call; return every array of the results by name, and the call.
 
         ``packed`` is given here where it is the only option, as in inference step by step; ``run``
         is the one whose saved arrays are among the arguments, ``kept`` stands for these.
         """
-        call = self._check(arguments, out, options)
-        plan = call.plan
-        if run is not None and (run.sizes, run.dims) != (plan.dims, self.function.dims):
-            self._runs.check(run, self._dims(plan))
-        if plan.plain and options is NONE:
-            return self._run_plain(call, threads, save=save, packed=packed), plan
+        checked = self._check(arguments, out, options, save=save, kept=kept)
+        call = checked.call
+        if run is not None and (run.sizes, run.dims) != (call.dims, self.function.dims):
+            self._runs.check(run, call.sizes)
         if packed is not None:
             options = Options(packed=packed)
-        ready = self._calls.prepare(call, options, threads, save=save, kept=kept)
-        struct, stop = ready.struct, ready.stop
+        ready = self._prepare(checked, options, save=save, kept=kept)
+        memory, stop = ready.memory, ready.stop
+        library, interface = self._kernel.library(), self._kernel.interface
+        team = threads_team(library, interface, team_size(threads, self.__qualname__))
         if stop is not None:
-            with lending(ready.memory):
+            with lending(memory):
                 code = heeding_signals(
-                    lambda: plan.call(plan.sizes, struct), stop, self.__qualname__
+                    lambda: call.run(memory.pointer, memory.bytes, team), stop, self.__qualname__
                 )
         else:
-            code = plan.call(plan.sizes, struct)
+            code = call.run(memory.pointer, memory.bytes, team)
         if code:
-            raise failure_of(self.__qualname__, plan, code, options)
-        return ready.found, plan
+            raise failure_of(self.__qualname__, call, code, options)
+        return ready.formed, call
 
     def bind(self, /, *unnamed: Never, out: Out = None, **call: object) -> BoundCall:
         """Check a call once, for many: ``bound = sequence_forward.bind(...)``, then ``bound()``.
@@ -150,30 +180,27 @@ class TimeFunction(KernelFunction):
         if whole and options.every != 1 and out is not None:
             self._outputs.refuse_copies(take_out(label, self._fields, out), options)
         formed = self._outputs.when_saving(options) if whole else options
-        checked = self._check(arguments, out, formed)
-        plan = checked.plan
-        ready = self._calls.prepare(checked, formed, threads, save=save, kept=kept)
+        checked = self._check(arguments, out, formed, save=save, kept=kept)
+        bound = checked.call
+        ready = self._prepare(checked, formed, save=save, kept=kept)
         if run is not None:
-            self._runs.check(run, self._dims(plan))
-        ran = self._runs.describe(plan.dims, options, scalars, copied=False) if save else None
+            self._runs.check(run, bound.sizes)
+        ran = self._runs.describe(bound.dims, options, scalars, copied=False) if save else None
         library, interface = self._kernel.library(), self._kernel.interface
         count = team_size(threads, label)
         return BoundCall(
             label,
-            plan,
-            ready.struct,
-            (ready.keep, checked),
-            self._named(ready.found, ran, options),
-            lambda code: failure_of(self.__qualname__, plan, code, options),
-            ready.workspace,
+            bound,
+            self._named(ready.formed, ran, options),
+            lambda code: failure_of(label, bound, code, options),
             None if count == 1 else lambda: threads_team(library, interface, count),
             ready.stop,
-            (*checked.arguments.values(), *ready.found.values(), options.mask, options.reset),
+            (*checked.arguments.values(), *ready.formed.values(), options.mask, options.reset),
         )
 
     def _with_checkpoints(
         self, arguments: dict[str, object], out: Out, options: Options, saved: object, *, save: bool
-    ) -> tuple[Options, Checkpoints | None]:
+    ) -> tuple[Options, Again | None]:
         """The options of a call with checkpoints, and what a backward pass goes on with."""
         return options, None
 
@@ -185,8 +212,16 @@ class TimeFunction(KernelFunction):
 
     # --- a call ---
 
-    def _check(self, arguments: dict[str, object], out: Out, options: Options) -> CheckedCall:
-        """Look at everything a call was given, and find its plan."""
+    def _check(
+        self,
+        arguments: dict[str, object],
+        out: Out,
+        options: Options,
+        *,
+        save: bool = False,
+        kept: Again | None = None,
+    ) -> CheckedCall:
+        """Look at everything a call was given, and let C bind it. Raises ArgumentError."""
         scalars = self._take_scalars(arguments)
         for name in self._nullable:
             if name in arguments and arguments[name] is None:
@@ -195,61 +230,53 @@ class TimeFunction(KernelFunction):
         if results and options is not NONE:
             self._outputs.refuse(results, options)
         if options.batch_first:
-            arguments = swap_time_and_batch(self._calls.over_time, arguments)
-            results = swap_time_and_batch(self._calls.over_time, results)
-        plan = self._find_plan(arguments, results, options.every)
-        assert isinstance(plan, TimeCallPlan)
-        return CheckedCall(plan, arguments, results, scalars)
+            arguments = swap_time_and_batch(self._over_time, arguments)
+            results = swap_time_and_batch(self._over_time, results)
+        function = of_steps(self.function, options)
+        call = self._engine.bind(
+            function, arguments, results, options, saves=save, scalars=scalars, again=kept
+        )
+        return CheckedCall(call, arguments, results)
+
+    def _prepare(
+        self, checked: CheckedCall, options: Options, *, save: bool, kept: Again | None = None
+    ) -> PreparedCall:
+        """Make the results of a call, and what C runs it with.
+
+        ``kept`` is what a backward pass is given in place of saved arrays; a forward pass that
+        keeps checkpoints makes them. Raises ArgumentError, MemoryError.
+        """
+        call, arguments, results = checked
+        label, library = self.__qualname__, self._kernel.library()
+        fresh = self._outputs.make(call, options, results, save=save)
+        states: dict[str, Array] = {}
+        if save and options.checkpoint:
+            states = empty_checkpoints(self.function, call.sizes, call.dtype, options)
+        tables, layouts = None, NO_LAYOUTS
+        if options is not NONE:
+            require_float32(label, options.products, call.dtype)
+            if save or self._is_backward:
+                require_forward(label, options.products, save=save)
+            fits = self._packing.fits(call.dtype, call.sizes)
+            layout = self._packing.layout_of(options.packed, fits, options.products)
+            again = None if kept is None else kept.layout(options.packed, fits)
+            tables, layouts = step_tables(label, library.ffi, options, call.sizes), (layout, again)
+        stop = library.ffi.new("int *") if call.is_long() else None
+        at = kept.states if kept is not None else tuple(states.values())
+        call.prepare(fresh, tables, layouts, at, stop)
+        if results:
+            refuse_shared(label, call.read(arguments), results)
+        memory = take_workspace(label, call.workspace, call.dims)
+        formed = self._outputs.as_called({**fresh, **results}, options)
+        held = hold((*arguments.values(), *formed.values())) if stop is not None else ()
+        shown = self._outputs.shown({**formed, **states}, options)
+        return PreparedCall(call, shown, memory, stop, held)
 
     def _named(
         self, arrays: Mapping[str, Array | None], run: ForwardRun | None, options: Options
     ) -> Results:
         """Make the named tuple of a call's results; with what a ``run`` saved, if it did."""
         raise NotImplementedError
-
-    def _dims(self, plan: CallPlan) -> dict[str, int]:
-        return dict(zip(self.function.dims, plan.dims, strict=True))
-
-    def _run_plain(
-        self, call: CheckedCall, threads: int | None, *, save: bool, packed: Packed | None
-    ) -> dict[str, Array | None]:
-        """Call for all steps of arrays without gaps: what is left of ``_run`` in the usual case."""
-        plan, arguments, _, scalars = call
-        library = self._kernel.library()
-        view, pointer, dtype, null = plan.view, plan.pointer, plan.dtype, library.ffi.NULL
-        saves = () if save else self._saves
-        results: dict[str, Array | None] = {}
-        for name, shape, make in plan.made:
-            if name not in saves:
-                try:
-                    results[name] = make(shape, dtype)
-                except MemoryError:
-                    results[name] = self._calls.empty(name, shape, dtype, NONE)
-        members: list[object] = [view(pointer, arguments[name]) for name in plan.arrays]
-        if plan.nulls or scalars:
-            for place, value in sorted((*plan.nulls, *scalars)):
-                members.insert(place, value)
-        members += [null if n in saves else view(pointer, results[n]) for n in self._ordered]
-        memory = take_workspace(self.__qualname__, plan.workspace or 0, plan.dims)
-        count = team_size(threads, self.__qualname__)
-        team = null if count == 1 else threads_team(library, self._kernel.interface, count)
-        settings: Pointer = null
-        layout = None
-        if packed is not None:
-            layout = self._packing.layout(packed, plan.fits, FULL)
-            settings = library.ffi.new("cellgen_options *", layout.members)
-        members += (memory.pointer, memory.bytes, team, settings)
-        code = plan.call(plan.sizes, plan.new(plan.struct, members))
-        if code:
-            raise defect(self.__qualname__, plan, code)
-        return results
-
-    def _plan(
-        self, arguments: dict[str, object], results: dict[str, Array], every: int
-    ) -> CallPlan:
-        function = signature(self.function, every)
-        checked = check_call(self.__qualname__, function, arguments, results)
-        return self._calls.plan(checked, function)
 
     # --- plans ---
 
@@ -302,13 +329,14 @@ def way_into_c(
 
 
 def open_way(
-    function: TimeFunction, door: Door | None, packed: Packed | None, plan: TimeCallPlan | None
+    function: TimeFunction, door: Door | None, packed: Packed | None, call: EngineCall | None
 ) -> None:
-    """Let C make calls like one that Python made by a plan, once it can."""
+    """Let C make calls like one that Python made, once it can."""
     if packed is None:
         function._door.open()
-    elif plan is not None and door is not None:
-        door.open(function._packing.layout(packed, plan.fits, packed.weights.products))
+    elif call is not None and door is not None:
+        fits = function._packing.fits(call.dtype, call.sizes)
+        door.open(function._packing.layout(packed, fits, packed.weights.products))
 
 
 def by_c(
@@ -332,7 +360,7 @@ def by_c(
         except (ArgumentError, MemoryError):  # said once the arrays have been looked at
             return None
     memory = per_thread.memory
-    return make(arguments, save, memory.address, memory.bytes, team, prepared.LONG, sizes)
+    return make(arguments, save, memory.address, memory.bytes, team, engine.LONG, sizes)
 
 
 def _measured(owner: TimeFunction, count: int, arguments: dict[str, Any]) -> SequencePlan:
@@ -362,7 +390,7 @@ def _measured(owner: TimeFunction, count: int, arguments: dict[str, Any]) -> Seq
     owner._runs.add_whole(arrays, saved, steps)
     owner._take_scalars(arrays)
     if is_on(steps.batch_first):
-        arrays = swap_time_and_batch(owner._calls.over_time, arrays)
+        arrays = swap_time_and_batch(owner._over_time, arrays)
     function = of_steps(owner.function, steps)
     checked = check_call(owner.__qualname__, function, arrays, {})
     dims = {name: checked.dims[name] for name in owner.function.dims}
@@ -388,12 +416,12 @@ def _key(kernel: Owner, call: str) -> list[tuple[str, str]]:
     ]
 
 
-def failure_of(label: str, plan: CallPlan, code: int, options: Options) -> CellgenError:
+def failure_of(label: str, call: EngineCall, code: int, options: Options) -> CellgenError:
     """What a return value other than 0 means: the caller's plan, or a defect."""
     if code != UNFIT_PLAN:
-        return defect(label, plan, code)
+        return defect(label, call.dims, call.dtype, code)
     return ArgumentError(
         f"{label}: plan is {options.plan}, which is {ERROR_CODES[code]} "
-        f"(dimensions {plan.dims}); change what {label}.plan(...) returns for "
+        f"(dimensions {call.dims}); change what {label}.plan(...) returns for "
         f"these dimensions less, or leave plan out"
     )

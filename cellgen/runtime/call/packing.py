@@ -24,8 +24,8 @@ from cellgen.runtime.call.arguments import (
 )
 from cellgen.runtime.call.dimensions import dims_of
 from cellgen.runtime.call.narrow import PRODUCTS, require_element
+from cellgen.runtime.call.owner import Owner
 from cellgen.runtime.call.packed import Packed, PackedLayout, PackedWeights
-from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.settings import checked_options, require_float32
 from cellgen.runtime.call.stored import BFLOAT16, as_stored, element_of, kinds_of, widened
 from cellgen.runtime.call.workspace import new_memory
@@ -122,6 +122,10 @@ class Packing:
         if isinstance(packed, Packed) and packed.weights.products != FULL:
             arguments.setdefault("products", packed.weights.products)
 
+    def fits(self, dtype: np.dtype[Any], sizes: Mapping[str, int]) -> tuple[str | int, ...]:
+        """What a layout must have been made for, of a call of a type and of dimensions by name."""
+        return DTYPES[dtype][0], *(sizes[name] for name in self.dims)
+
     def layout_of(
         self, packed: Packed | None, fits: tuple[str | int, ...], products: str
     ) -> PackedLayout | None:
@@ -207,7 +211,7 @@ class Packing:
         if code:
             raise CellgenError(f"{label}: the compiled function returned {code}", code="kernel")
         layout = PackedLayout(
-            of, (suffix, *(size for _, size in dims)), memory, hold(arguments.values())
+            of, self.fits(checked.dtype, checked.dims), memory, hold(arguments.values())
         )
         packed.layouts[self._function.name, self._build_name()] = layout
         return layout

@@ -15,7 +15,7 @@ import numpy as np
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import as_scalar, scalar_places
-from cellgen.runtime.call.plan import KEPT_PLANS, Owner
+from cellgen.runtime.call.owner import KEPT_PLANS, Owner
 from cellgen.runtime.call.saved import (
     KEPT_NAME,
     OF_RUN,

@@ -11,7 +11,8 @@ from typing import Any
 
 from cellgen.runtime.call.arguments import take_out
 from cellgen.runtime.call.function import Out
-from cellgen.runtime.call.layout import refuse_shared, swap_time_and_batch
+from cellgen.runtime.call.layout import refuse_shared
+from cellgen.runtime.call.narrow import in_float32
 from cellgen.runtime.call.over_time import TimeFunction, qualname
 from cellgen.runtime.call.segments import Segmentation, WholeCall, in_segments
 from cellgen.runtime.call.settings import (
@@ -42,21 +43,25 @@ def call_in_segments(
     Raises ArgumentError, BuildError, MemoryError.
     """
     name, outputs = function.__qualname__, function._outputs
-    if save and out is not None:
-        outputs.refuse(take_out(name, function._fields, out), options)
-    scalars = function._runs.scalars(arguments)
+    targets = {} if out is None else take_out(name, function._fields, out)
+    if save:
+        outputs.refuse(targets, options)
     formed = outputs.when_saving(options) if save else options
-    checked = function._check(dict(arguments), out, formed)
-    if checked.results:
-        refuse_shared(name, checked.arguments, checked.results)
+    timed = {item.name for item in function.function.arguments if item.over_time}
+    wide, written, round_all = in_float32(
+        name, arguments, targets, timed | outputs.with_steps(formed)
+    )
+    scalars = function._runs.scalars(arguments)
+    checked = function._check(dict(wide), written, formed)
+    refuse_shared(name, arguments, targets)
     team_size(threads, name)  # what no step is run with is refused all the same
-    require_float32(name, formed.products, checked.plan.dtype)
+    require_float32(name, formed.products, checked.call.dtype)
     if save:
         require_forward(name, formed.products, save=save)
-    sizes = function._dims(checked.plan)
+    sizes = checked.call.sizes
     steps, rows = sizes["T"], sizes["B"]
-    results, at_end = function._calls.make_results(checked.plan, formed, save=save)
-    results |= checked.results
+    fresh = outputs.make(checked.call, formed, checked.results, save=save)
+    results = {**fresh, **checked.results}
     plain = replace(with_tables(formed), batch_first=False)
 
     def run(
@@ -71,7 +76,7 @@ def call_in_segments(
         plain,
         read_lengths(name, options.lengths, steps, rows),
         read_flags(name, "reset", options, steps, rows),
-        {n: a for n, a in {**results, **at_end}.items() if a is not None},
+        {n: a for n, a in results.items() if a is not None},
         run,
         save,
         (steps, rows),
@@ -79,9 +84,7 @@ def call_in_segments(
         outputs.ends_alone(plain),
     )
     ran = in_segments(call, cut)
-    if options.batch_first:
-        results = swap_time_and_batch(function._calls.over_time, results)
-    kept = None
-    if save:
-        kept = function._runs.describe(checked.plan.dims, options, scalars, copied=True)
-    return InSegments.of(function._named({**results, **at_end}, kept, options), ran)
+    dims = checked.call.dims
+    kept = function._runs.describe(dims, options, scalars, copied=True) if save else None
+    final = round_all(outputs.as_called(results, formed))
+    return InSegments.of(function._named(final, kept, options), ran)

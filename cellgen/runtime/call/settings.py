@@ -1,29 +1,23 @@
-"""The options of a call, as C takes them.
+"""The options of a call: whether each of them is one.
 
-Input: ``Options`` of a call and its dimensions. Output: ``Settings``, the C struct and what must
-stay alive beside it, or an ArgumentError that names the option.
+Input: what a call states, and its dimensions. Output: ``Options``, tables of steps and a plan as C
+reads them, or an ArgumentError that names the option.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cellgen import accept
 from cellgen.accept import type_name
 from cellgen.errors import ArgumentError
-from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import as_base, as_steps
-from cellgen.runtime.call.checkpoints import Checkpoints
-from cellgen.runtime.call.layout import strides_of, written_strides
-from cellgen.runtime.call.packed import PackedLayout
 from cellgen.runtime.call.workspace import Pointer
-from cellgen.runtime.host.out_of_memory import dense, named_in_memory_errors
+from cellgen.runtime.host.out_of_memory import dense
 from cellgen.runtime.host.plans import SequencePlan
-from cellgen.runtime.numbers import c_numbers
 from cellgen.runtime.options import (
     BF16,
     CHOICE,
@@ -38,27 +32,24 @@ from cellgen.runtime.options import (
 from cellgen.runtime.results import Array
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The options in C, and what they point to."""
+class StepTables(NamedTuple):
+    """What the options of a call say that is no number: tables of steps, and a plan in C."""
 
-    struct: Pointer
-    keep: tuple[object, ...]
+    lengths: Array | None
+    mask: Array | None
+    reset: Array | None
+    plan: Pointer
 
 
-@dataclass(frozen=True)
-class Beside:
-    """What the options in C hold that is no option of a call.
-
-    ``strides`` are those of arrays over time that have gaps. ``stored`` says of each member of the
-    struct what an array over time or an operand holds, None: all floats. ``stop`` may be NULL.
-    """
-
-    strides: Mapping[str, tuple[int, int]]
-    layout: PackedLayout | None
-    stop: Pointer
-    kept: Checkpoints | None = None
-    stored: Array | None = None
+def step_tables(label: str, ffi: Any, options: Options, sizes: Mapping[str, int]) -> StepTables:
+    """Look at the tables and the plan of a call of some dimensions. Raises ArgumentError."""
+    steps, rows = sizes["T"], sizes["B"]
+    return StepTables(
+        read_lengths(label, options.lengths, steps, rows),
+        read_flags(label, "mask", options, steps, rows),
+        read_flags(label, "reset", options, steps, rows),
+        None if options.plan is None else check_plan(label, options.plan).as_c(ffi),
+    )
 
 
 def checked_options(label: str, chosen: Mapping[str, Any]) -> Options:
@@ -117,45 +108,6 @@ def check_plan(label: str, plan: object) -> SequencePlan:
         f"{label}: plan is {type_name(plan)}, expected a SequencePlan; pass what "
         f"{label}.plan(...) returns, or leave it out"
     )
-
-
-@named_in_memory_errors(str)
-def make_settings(
-    label: str,
-    ffi: Any,
-    function: Function,
-    dims: Mapping[str, int],
-    options: Options,
-    beside: Beside,
-) -> Settings:
-    """Make the C options of a call, and of what stands beside them."""
-    steps, rows = dims["T"], dims["B"]
-    counts = read_lengths(label, options.lengths, steps, rows)
-    mask, reset = (read_flags(label, name, options, steps, rows) for name in ("mask", "reset"))
-    gaps = dict(beside.strides)
-    for name, flags in (("mask", mask), ("reset", reset)):
-        if flags is not None and not flags.flags.c_contiguous:
-            gaps[name] = strides_of(flags)
-    arrays = {"lengths": counts, "mask": mask, "reset": reset, "stored": beside.stored}
-    arrays["strides"] = written_strides(function, gaps) if gaps else None
-    members: dict[str, object] = {
-        name: ffi.cast(
-            "unsigned char *" if name in ("mask", "reset", "stored") else "int64_t *",
-            array.__array_interface__["data"][0],
-        )
-        for name, array in arrays.items()
-        if array is not None
-    }
-    how = None if options.plan is None else check_plan(label, options.plan).as_c(ffi)
-    if how is not None:
-        members["plan"] = how
-    if beside.layout is not None:
-        members |= beside.layout.members
-    if beside.kept is not None:
-        members |= beside.kept.members(ffi)
-    members |= c_numbers(options)
-    struct = ffi.new("cellgen_options *", {**members, "stop": beside.stop})
-    return Settings(struct, (*arrays.values(), beside, how, members))
 
 
 # --- arrays that say which steps are valid ------------------------------------------------------

@@ -49,7 +49,20 @@ def signature(
 
 def of_steps(function: Function, options: Options) -> Function:
     """The interface of a function in a call that shows the steps that options say."""
-    return signature(function, options.every)
+    return function if options.every == 1 else signature(function, options.every)
+
+
+def from_checkpoints(backward: Function, forward: Function) -> Function:
+    """A backward pass that runs its forward pass once more: what that makes may be left out."""
+    made = made_again(forward)
+    items = backward.arguments
+    arguments = tuple(replace(a, optional=True) if a.name in made else a for a in items)
+    return replace(backward, arguments=arguments)
+
+
+def made_again(forward: Function) -> frozenset[str]:
+    """What a forward pass makes of all steps, by name."""
+    return frozenset(item.name for item in forward.results if item.shape[:1] == ("T",))
 
 
 def lengths_of(options: Options, steps: Any) -> dict[str, Any]:

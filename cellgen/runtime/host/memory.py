@@ -12,7 +12,7 @@ import math
 import threading
 import weakref
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -105,7 +105,7 @@ def is_small(shape: tuple[int, ...], dtype: np.dtype[np.floating]) -> bool:
     return math.prod(shape) * dtype.itemsize < SMALLEST
 
 
-def empty(shape: tuple[int, ...], dtype: np.dtype[np.floating]) -> Array:
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Return an array like ``numpy.empty``; a large one starts a cache line, in memory used before.
 
     Raises MemoryError.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from cellgen import accept
 from cellgen.errors import ArgumentError
-from cellgen.runtime.call.plan import Owner
+from cellgen.runtime.call.owner import Owner
 from cellgen.runtime.streams.part import FORWARD, StreamedArray, StreamedLayer
 from cellgen.runtime.streams.rows import Id, checked_ids, checked_sizes
 from cellgen.runtime.streams.stream import Stream

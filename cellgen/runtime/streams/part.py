@@ -22,9 +22,9 @@ from cellgen.runtime.build.library import DIMS
 from cellgen.runtime.call.arguments import DTYPES, as_scalar, lengths, suggestion
 from cellgen.runtime.call.dimensions import dims_of
 from cellgen.runtime.call.faults import shape_text
+from cellgen.runtime.call.owner import Owner
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.packing import Packing
-from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.workspace import AlignedBytes, new_memory
 from cellgen.runtime.names import c_member
 from cellgen.runtime.numbers import c_numbers

@@ -63,7 +63,7 @@ def descriptor(interface: Interface) -> DescriptorContext:
         f"CELLGEN_ABI_VERSION, {c_text(name)}, {c_text(interface.digest)},",
         f"{len(interface.dims)}, {name}_dims, {len(functions)}, {name}_signatures,",
         f"{len(PRECISIONS)}, {name}_precisions,",
-        ", ".join(f"cellgen_driver_{team}" for team in teams) + ",",
+        ", ".join(f"cellgen_driver_{team}" for team in teams) + ", &cellgen_driver_engine,",
     ]
     return DescriptorContext(
         name=name,

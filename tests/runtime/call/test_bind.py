@@ -19,7 +19,7 @@ import pytest
 
 import cellgen
 from cellgen.errors import ArgumentError, CellgenError
-from cellgen.runtime.call import prepared
+from cellgen.runtime.call import engine
 from cellgen.runtime.call import workspace as call
 from cellgen.runtime.call.bound import BoundCall
 from tests.drawing import draw_arrays
@@ -184,7 +184,7 @@ def test_other_calls_between_take_the_same_workspace(monkeypatch):
 def test_a_workspace_too_large_to_keep_lives_through_the_call(options, long, monkeypatch):
     monkeypatch.setattr(call, "KEPT_WORKSPACE", 0)
     if long:
-        monkeypatch.setattr(prepared, "LONG", 0)
+        monkeypatch.setattr(engine, "LONG", 0)
     owners, made = [], call.new_memory
 
     def recorded(*given):
@@ -201,20 +201,22 @@ def test_a_workspace_too_large_to_keep_lives_through_the_call(options, long, mon
     calls = 0
 
     def watch(function):
-        find = function._find_plan
+        bind = function._engine.bind
 
-        def found(*given):
-            plan = find(*given)
+        def watched(*given, **how):
+            call = bind(*given, **how)
+            run = call.run
 
-            def run(*arguments):
+            def counted(*arguments):
                 nonlocal calls
                 calls += 1
                 alive = owners[-1]() is not None  # raising would leave a long call's thread
-                return plan.call(*arguments) if alive else 99
+                return run(*arguments) if alive else 99
 
-            return replace(plan, call=run)
+            call.run = counted
+            return call
 
-        monkeypatch.setattr(function, "_find_plan", found)
+        monkeypatch.setattr(function._engine, "bind", watched)
 
     forward, backward = fresh.sequence_forward, fresh.sequence_backward
     watch(forward), watch(backward)

@@ -987,7 +987,7 @@ def test_scalars_that_are_no_floats_are_pythons() -> None:
 
 
 def test_a_long_call_stays_one_that_a_signal_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cellgen.runtime.call.prepared.LONG", 0)
+    monkeypatch.setattr("cellgen.runtime.call.engine.LONG", 0)
     function: Any = kernel("lstm").functions["sequence_forward"]
     call = given(function.function, B=7)
     for _ in range(3):
@@ -1064,7 +1064,7 @@ def test_bound_calls_are_cs_from_the_second_one_on(which: str) -> None:
 def test_a_process_that_makes_bound_calls_alone_has_them_in_c(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They count, each a sixteenth of one that Python checks."""
+    """They count, each a hundredth of one that Python checks."""
     module, made = loaded(), list[str]()
     monkeypatch.setattr(extension, "find", lambda _: made.append("find"))
     monkeypatch.setattr(door, "EXTENSION", found := Extension())
@@ -1319,7 +1319,7 @@ def test_what_is_described_badly_is_refused(extension_in_c: ModuleType) -> None:
 
 
 def test_other_threads_run_while_a_kernel_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cellgen.runtime.call.prepared.LONG", 1 << 60)
+    monkeypatch.setattr("cellgen.runtime.call.engine.LONG", 1 << 60)
     function: Any = kernel("lstm").functions["sequence_forward"]
     call = {**given(function.function, T=20_000, B=4, H=32), "threads": 1}
     taught(function, call)
@@ -1486,7 +1486,7 @@ def test_doctor_says_who_makes_calls(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.delenv(door.VARIABLE)
     assert found().text.startswith("C, cellgen_door-")
     monkeypatch.setattr(extension, "find", lambda _: None)
-    assert found().text.startswith("C, once a process has made 30,000; CELLGEN_CALLS=c")
+    assert found().text.startswith("C, once a process has made 5,000; CELLGEN_CALLS=c")
     monkeypatch.setenv(door.VARIABLE, "python")
     assert found().text == "Python, as CELLGEN_CALLS says"
     monkeypatch.undo()

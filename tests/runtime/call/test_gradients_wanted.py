@@ -12,12 +12,12 @@ from cellgen.cells import GRU, M2RNN, Elman
 from cellgen.errors import ArgumentError, DerivationError
 from cellgen.pipeline import sequence_of
 from cellgen.runtime.abi import axis_length
-from cellgen.runtime.call.raw import RawFunction
 from cellgen.schedule.lower import lower
 from cellgen.schedule.lower.plan import OutersPlan
 from cellgen.schedule.lower.verify import verify
 from cellgen.schedule.on_request import on_request
 from cellgen.targets.interface import sequence_signatures
+from tests.by_words import RawFunction
 from tests.drawing import draw_arrays
 
 SHAPES = ((5, 3, 1), (0, 3, 1), (1, 2, 2), (40, 20, 2))

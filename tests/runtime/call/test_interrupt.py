@@ -16,8 +16,8 @@ import cellgen
 from cellgen.errors import CellgenError
 from cellgen.runtime.abi import STOPPED, axis_length
 from cellgen.runtime.call import bound as bound_calls
+from cellgen.runtime.call import engine, workspace
 from cellgen.runtime.call import over_time as call_over_time
-from cellgen.runtime.call import prepared, workspace
 from cellgen.runtime.host import interrupt
 from cellgen.runtime.host import threads as host_threads
 from cellgen.runtime.host.interrupt import LONG, LOOK, calls_waiting, heeding_signals
@@ -40,7 +40,6 @@ def drawn(name):
 def both(name, **how):
     """The results of forward and backward, by name."""
     kernel, arguments = drawn(name)
-    kernel.sequence_forward._plans.clear(), kernel.sequence_backward._plans.clear()
     forward = kernel.sequence_forward(**arguments, save=True, **how)
     inputs = {n: getattr(forward, n) for n in forward._fields if n in kernel_inputs(kernel)}
     upstream = {"d_h": np.ones_like(forward.h)}
@@ -57,11 +56,7 @@ def kernel_inputs(kernel):
 
 @pytest.fixture
 def everything_is_long(monkeypatch):
-    monkeypatch.setattr(prepared, "LONG", 0)
-    yield
-    for name in NAMES:
-        kernel, _ = drawn(name)
-        kernel.sequence_forward._plans.clear(), kernel.sequence_backward._plans.clear()
+    monkeypatch.setattr(engine, "LONG", 0)
 
 
 @cells
@@ -69,7 +64,7 @@ def everything_is_long(monkeypatch):
 def test_a_call_that_can_be_ended_gives_the_same_bits(name, threads, everything_is_long):
     found = both(name, threads=threads)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepared, "LONG", LONG)
+        patch.setattr(engine, "LONG", LONG)
         expected = both(name, threads=threads)
     assert all(np.array_equal(found[n], expected[n]) for n in found if n != "saved")
 
@@ -240,7 +235,7 @@ def test_a_handler_may_call_kernels_within_a_long_call(
     expected_other = function(**other, threads=threads).h.copy()
     call = function.bind(**arguments, threads=threads) if bound else None
     workspaces, teams = [], []
-    take, team = workspace.take_workspace, prepared.threads_team
+    take, team = workspace.take_workspace, call_over_time.threads_team
 
     def taken(*given):
         workspaces.append((calls_waiting(), take(*given).pointer))
@@ -250,10 +245,9 @@ def test_a_handler_may_call_kernels_within_a_long_call(
         teams.append((calls_waiting(), team(*given)))
         return teams[-1][1]
 
-    for module in (bound_calls, prepared, call_over_time):
+    for module in (bound_calls, call_over_time):
         monkeypatch.setattr(module, "take_workspace", taken)
-    for module in (prepared, call_over_time):
-        monkeypatch.setattr(module, "threads_team", teamed)
+    monkeypatch.setattr(call_over_time, "threads_team", teamed)
     signalled_once_begun(monkeypatch, bound_calls if bound else call_over_time)
     found = handling(lambda: function(**other, threads=threads).h)
     h = call().h if bound else function(**arguments, threads=threads).h

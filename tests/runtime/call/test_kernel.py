@@ -19,7 +19,6 @@ from cellgen.errors import ArgumentError, BuildError, CellgenError
 from cellgen.runtime import kernel as kernel_module
 from cellgen.runtime.abi import Argument, Function, Interface
 from cellgen.runtime.call import arguments as checks
-from cellgen.runtime.call import function as call_function
 from cellgen.runtime.call import workspace as call
 from cellgen.runtime.call.views import view_of
 from cellgen.runtime.kernel import Kernel, load_folder
@@ -640,13 +639,6 @@ def test_a_call_without_any_array_is_refused() -> None:
     )
     run = Kernel(Interface("toy_cell", "0" * 12, (function,)), TOY)
     has(refused(run, "run"), "no array is given, expected some of d_y")
-
-
-def test_kept_plans_are_bounded(toy: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_function, "KEPT_PLANS", 4)
-    for rows in range(10):
-        toy.forward(**arguments(np.float64, rows))
-    assert len(toy.forward._plans) <= 4
 
 
 # --- arrays that say something else of themselves ---------------------------------------------

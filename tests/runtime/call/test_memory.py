@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import cellgen
+from cellgen.runtime.call.engine import EngineCall
 from cellgen.runtime.device.arrays import DeviceArray
 from cellgen.runtime.device.graphs import CapturedGraph, GraphWorkspace
 from cellgen.runtime.device.library import DeviceLibrary
@@ -115,6 +116,7 @@ def test_a_child_of_a_fork_starts_with_an_empty_shelf() -> None:
 
 FINALIZERS: tuple[Callable[..., object], ...] = (
     memory._Loan.__del__,
+    EngineCall.__del__,
     memory._Shelf.put,
     DeviceArray.__del__,
     GraphWorkspace.__del__,

@@ -12,7 +12,7 @@ import cellgen
 from cellgen import Cell, Dim, H, I, Input, State, Weight, tanh
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import axis_length
-from cellgen.runtime.call import prepared
+from cellgen.runtime.call import engine
 
 MANY = 1 << 33
 VAST = 1 << 57
@@ -169,4 +169,6 @@ def test_a_call_of_very_many_steps_can_be_interrupted():
     """Also where a step is of no input and a single unit."""
     kernel = kernel_of("pointwise")
     dims = {"T": MANY, "B": 1, "I": 0, "H": 0}
-    assert prepared._work(kernel.sequence_forward.function, dims) >= prepared.LONG
+    forward = kernel.sequence_forward
+    call = forward._engine.bind(forward.function, arrays(forward.function.arguments, dims), {})
+    assert kernel.library().engine.work(call.memory) >= engine.LONG

@@ -12,8 +12,8 @@ from cellgen import Cell, H, I, Input, Scalar, State, Static, Weight, tanh
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import NO_GAPS, axis_length
 from cellgen.runtime.call import workspace
-from cellgen.runtime.call.raw import RawFunction
 from cellgen.runtime.kernel import Kernel
+from tests.by_words import RawFunction
 
 DIMS = {"T": 5, "B": 3, "I": 4, "H": 6}
 

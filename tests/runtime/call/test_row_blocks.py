@@ -22,8 +22,8 @@ from cellgen.cells import (
 from cellgen.cells.gru_dropout import GRUDropout
 from cellgen.errors import ArgumentError, CellgenError
 from cellgen.proof.threads import differing_bits
+from cellgen.runtime.call import engine
 from cellgen.runtime.call import over_time as call_over_time
-from cellgen.runtime.call import prepared
 from tests.awkward_cells import AWKWARD
 from tests.conftest import Contexts
 from tests.cover import in_turn
@@ -263,11 +263,9 @@ def test_a_call_that_is_ended_goes_on_with_no_other_chunk(threads, monkeypatch):
         stop[0] = 1
         return call()
 
-    monkeypatch.setattr(prepared, "LONG", 0)
+    monkeypatch.setattr(engine, "LONG", 0)
     monkeypatch.setattr(call_over_time, "heeding_signals", asked_at_once)
-    backward._plans.clear()
     given = {**arrays, "h": results.h, "c": results.c, "saved": results.saved}
     with pytest.raises(CellgenError, match="returned 6"):
         backward(**given, d_h=np.ones_like(results.h), out={"d_x": d_x}, threads=threads)
-    backward._plans.clear()
     assert np.all(d_x == 7)

@@ -246,16 +246,19 @@ def test_any_of_what_is_saved_can_be_asked_for_alone(cell):
     kernel, shape = kernel_of(cell), (4, 3, 5, 19)
     bound = kernel.sequence_forward.bind(**inputs(kernel, shape, np.float32), save=True)
     expected = [array.copy() for array in (*bound().saved, *bound.results[:-1])]
-    struct = bound._struct
-    for alone in (None, *bound.results.saved._fields):
-        pointers = {name: getattr(struct, name) for name in bound.results.saved._fields}
+    words = kernel.library().ffi.cast("uint64_t *", bound._call.addresses()[2])
+    function = kernel.sequence_forward.function
+    members = [item.name for item in (*function.struct_members, *function.results)]
+    places = {name: members.index(name) for name in bound.results.saved._fields}
+    for alone in (None, *places):
+        pointers = {name: words[place] for name, place in places.items()}
         for name in pointers.keys() - {alone}:
-            setattr(struct, name, kernel.library().ffi.NULL)
+            words[places[name]] = 0
         for array in (*bound.results.saved, *bound.results[:-1]):
             array.fill(7)
         found = bound()
         for name, pointer in pointers.items():
-            setattr(struct, name, pointer)
+            words[places[name]] = pointer
         names = (*found.saved._fields, *found._fields[:-1])
         for name, array, wanted in zip(names, (*found.saved, *found[:-1]), expected, strict=True):
             if name == alone or name not in pointers:

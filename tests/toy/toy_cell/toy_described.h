@@ -1,4 +1,5 @@
-/* The descriptor of the toy cell: names and functions, without shapes. */
+/* The descriptor of the toy cell. */
+#include "cellgen_driver_engine.c"
 
 #define TOY_CALLS(function, suffix)                                                                \
     static int toy_call_##function##_##suffix(const int64_t *n, const void *args)                  \
@@ -27,15 +28,38 @@ TOY_ENTRIES(f64)
 
 static const int64_t toy_dims[] = {0, 1, 2};
 static const char *const toy_names[] = {"B", "I", "H"};
+/* factor, dims */
+static const cellgen_term toy_cell_terms[] = {
+    {1, {0, -1, -1}}, {1, {1, -1, -1}}, {1, {2, -1, -1}}, {2, {2, -1, -1}},
+};
+/* terms, term */
+static const cellgen_axis toy_cell_axes[] = {
+    {1, toy_cell_terms + 0}, {1, toy_cell_terms + 1}, {1, toy_cell_terms + 2}, {1, toy_cell_terms + 3},
+};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value toy_forward[] = {
-    {.name = "x"}, {.name = "h_prev"}, {.name = "w"}, {.name = "b"}, {.name = "alpha"},
-    {.name = "h"}, {.name = "s"},
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {toy_cell_axes + 0, toy_cell_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {toy_cell_axes + 0, toy_cell_axes + 2}},
+    {"w", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {toy_cell_axes + 1, toy_cell_axes + 2}},
+    {"b", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {toy_cell_axes + 3}},
+    {"alpha", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"h", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {toy_cell_axes + 0, toy_cell_axes + 2}},
+    {"s", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {toy_cell_axes + 0, toy_cell_axes + 2}},
 };
 static const cellgen_value toy_backward[] = {
-    {.name = "w"}, {.name = "b"}, {.name = "alpha"}, {.name = "d_h"}, {.name = "d_s"},
-    {.name = "d_x"}, {.name = "d_h_prev"},
+    {"w", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {toy_cell_axes + 1, toy_cell_axes + 2}},
+    {"b", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {toy_cell_axes + 3}},
+    {"alpha", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"d_h", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {toy_cell_axes + 0, toy_cell_axes + 2}},
+    {"d_s", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {toy_cell_axes + 0, toy_cell_axes + 2}},
+    {"d_x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {toy_cell_axes + 0, toy_cell_axes + 1}},
+    {"d_h_prev", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {toy_cell_axes + 0, toy_cell_axes + 2}},
 };
-static const cellgen_value toy_weight_gradients[] = {{.name = "x"}, {.name = "d_s"}, {.name = "d_w"}};
+static const cellgen_value toy_weight_gradients[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {toy_cell_axes + 0, toy_cell_axes + 1}},
+    {"d_s", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {toy_cell_axes + 0, toy_cell_axes + 2}},
+    {"d_w", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {toy_cell_axes + 1, toy_cell_axes + 2}},
+};
 static const cellgen_signature toy_signatures[] = {
     {"forward", "", 3, toy_dims, 5, 7, toy_forward, 1, 0},
     {"backward", "", 3, toy_dims, 5, 7, toy_backward, 1, 0},
@@ -47,7 +71,7 @@ __attribute__((visibility("default"))) const cellgen_cell *toy_cell_cellgen(void
 {
     static const cellgen_cell cell = {
         CELLGEN_ABI_VERSION, "toy_cell", "0123456789ab", 3, toy_names, 3, toy_signatures,
-        2, toy_precisions, 0, 0, 0,
+        2, toy_precisions, 0, 0, 0, &cellgen_driver_engine,
     };
     return &cell;
 }

@@ -17,7 +17,7 @@ from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import ERROR_CODES, OPTIONS, Argument
 from cellgen.runtime.build.library import DIMS
 from cellgen.runtime.call.arguments import DTYPES
-from cellgen.runtime.call.plan import Owner
+from cellgen.runtime.call.owner import Owner
 from cellgen.runtime.call.workspace import NOTHING, AlignedBytes, Pointer, take_workspace
 from cellgen.runtime.host.threads import team_size, threads_team
 

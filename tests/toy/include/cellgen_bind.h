@@ -1,0 +1,1 @@
+../../../generated/include/cellgen_bind.h

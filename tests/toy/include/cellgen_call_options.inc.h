@@ -1,0 +1,1 @@
+../../../generated/include/cellgen_call_options.inc.h

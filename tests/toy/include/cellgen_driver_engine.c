@@ -1,0 +1,1 @@
+../../../generated/include/cellgen_driver_engine.c
