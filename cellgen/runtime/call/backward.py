@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Never, cast
 
 import numpy as np
@@ -139,12 +140,13 @@ class SequenceBackward(TimeFunction):
         if self._made:
             return self
         if self._segments is None:
-            forward = self._forward().function
+            forward = self._forward.function
             function = from_checkpoints(self.function, forward)
             self._segments = SequenceBackward(self._kernel, function)
             self._segments._mode, self._segments._made = self._mode, made_again(forward)
         return self._segments
 
+    @cached_property
     def _forward(self) -> SequenceForward:
         """The forward pass of the cell."""
         functions = {item.name: item for item in self._kernel.interface.functions}
@@ -166,7 +168,7 @@ class SequenceBackward(TimeFunction):
             refuse_shared(self.__qualname__, kept_arrays(saved), results)
         for name in self._made & arguments.keys():
             del arguments[name]
-        forward = self._forward()
+        forward = self._forward
         inputs = {
             a.name: arguments[a.name] for a in forward.function.arguments if a.name in arguments
         }
@@ -187,7 +189,7 @@ class SequenceBackward(TimeFunction):
         run: ForwardRun,
     ) -> None:
         """Add what all steps save and show, which ``bp_lim`` reads in an order of its own."""
-        forward = self._forward()
+        forward = self._forward
         inputs: dict[str, Any] = {
             a.name: arguments[a.name] for a in forward.function.arguments if a.name in arguments
         }

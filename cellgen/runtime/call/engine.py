@@ -172,10 +172,10 @@ class Engine:
             raise self.failure(code)
         dims = tuple(sizes)
         named = dict(zip(function.dims, dims, strict=True))
-        is_run = code == RUNS or has_elements(function.results, named)
+        is_run = code == RUNS or has_elements(self.function.results, named)
         if math.prod([size or 1 for size in dims]) >= SURELY_COUNTED:
-            refuse_overflow(self.label, function, named, views.dtype.itemsize)
-        keep += (views, in_c)
+            refuse_overflow(self.label, self.function, named, views.dtype.itemsize)
+        keep += (views, in_c, *arguments.values(), *results.values())
         return EngineCall(
             self,
             library,
@@ -264,7 +264,7 @@ class EngineCall:
     ``dims`` are its dimensions in the order of the function, ``sizes`` by name. It computes in
     ``dtype``; ``stored`` is the type of its arrays over time where these have 16 bits, and results
     without steps are of the type ``rest``. Where it is not ``is_run`` no result has an element.
-    ``workspace``: bytes that a run needs, once prepared.
+    ``workspace``: bytes that a run needs, once prepared. ``keep`` is what C has addresses of.
     """
 
     engine: Engine
@@ -325,7 +325,7 @@ class EngineCall:
         ]
         request, in_c = self.request, ffi.make(ARRAYS, rows)
         request.flag_stride = (NO_GAPS, NO_GAPS)
-        self.keep += (rows, in_c, tables, layouts, states, stop)
+        self.keep += (rows, in_c, *results.values(), tables, layouts, states, stop)
         if tables is not None:
             self._put(tables)
         layout, again = layouts

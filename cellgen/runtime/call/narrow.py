@@ -149,6 +149,11 @@ def narrowed(label: str, function: Function, call: Mapping[str, object], out: ob
     written = {}
     for name, array in targets.items():
         require_element(label, name, array, element, first, kind="out ")
+        if not array.flags.writeable:
+            raise ArgumentError(
+                f"{label}: out {name} is read-only, expected an array to write into; allocate it "
+                f"anew"
+            )
         written[name] = _without_gaps(name, array, over_time, returned)
     if returned:
         refuse_shared(label, {**arguments, **kept_arrays(saved)}, targets)

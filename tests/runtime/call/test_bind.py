@@ -235,6 +235,24 @@ def test_a_workspace_too_large_to_keep_lives_through_the_call(options, long, mon
     assert all(owner() is None for owner in owners)
 
 
+def test_arrays_live_as_long_as_a_call_on_them_that_has_gaps() -> None:
+    """NumPy lends no buffer of such an array: nobody else may hold it."""
+    forward = kernel().sequence_forward
+    arrays = drawn(forward.function)
+    apart = np.repeat(arrays["x"], 2, axis=1)[:, ::2]
+    out = {"h": np.zeros((10, 4, SIZES["H"]), np.float32)[::2]}
+    expected = forward(**arrays).h
+    alive = [weakref.ref(array) for array in (apart, out["h"])]
+    bound = forward.bind(**{**arrays, "x": apart}, out=out)
+    del apart, out
+    gc.collect()
+    assert all(array() is not None for array in alive)
+    assert np.array_equal(bound().h, expected)
+    del bound
+    gc.collect()
+    assert all(array() is None for array in alive)
+
+
 def test_lengths_stay_as_they_were_and_masks_are_read():
     forward = kernel().sequence_forward
     arrays, lengths, mask = drawn(forward.function), np.array([5, 4, 3, 2]), MASK.copy()

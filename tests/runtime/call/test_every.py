@@ -153,6 +153,16 @@ def test_outputs_of_no_step_are_empty_and_final_states_are_those_of_the_last_ste
     assert not gradients.d_x.any()
 
 
+def test_of_no_steps_none_are_shown():
+    """Rows or not: without rows no result has an element."""
+    for rows in (B, 0):
+        arguments = {**drawn("gru"), "x": drawn("gru")["x"][:0, :rows]}
+        arguments["h_prev"] = arguments["h_prev"][:rows]
+        found = kernel("gru").sequence_forward(**arguments, every=3)
+        assert found.h.shape == (0, rows, 4)
+        assert np.array_equal(found.h_last, arguments["h_prev"])
+
+
 @pytest.mark.parametrize("save", [False, True])
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_results_are_written_where_the_caller_says(save, batch_first):

@@ -470,8 +470,10 @@ def test_what_cannot_be_is_refused() -> None:
         forward(**narrow, out={"h_last": np.empty((3, 6), BFLOAT16)})
     still = np.empty((3, 5), BFLOAT16)
     still.flags.writeable = False
-    with pytest.raises(ArgumentError, match=r"out h_last is read-only"):
+    with pytest.raises(ArgumentError, match=r"out h_last is read-only.*allocate it anew$"):
         forward(**narrow, out={"h_last": still})
+    with pytest.raises(ArgumentError, match=r"h_prev is a masked array, expected one without"):
+        forward(**{**narrow, "h_prev": np.ma.masked_array(narrow["h_prev"])})
     room = np.ones(54, BFLOAT16)
     same = {**narrow, "x": room[:24].reshape(2, 3, 4)}
     with pytest.raises(ArgumentError, match=r"out h shares memory with the argument x"):
