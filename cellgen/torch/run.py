@@ -16,7 +16,6 @@ from cellgen.frameworks.shown import in_call, is_last, showing, with_products
 from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.call.engine import Again, Engine
 from cellgen.runtime.call.owner import defect
-from cellgen.runtime.call.packing import Packing
 from cellgen.runtime.call.settings import StepTables
 from cellgen.runtime.call.signature import from_checkpoints
 from cellgen.runtime.call.stored import STORED, element_name
@@ -196,8 +195,7 @@ class HostRunner(Runner):
         again = None
         states = tuple(map(_in_numpy, of_call.states))
         if is_again:
-            packing = Packing(self.kernel, function)
-            again = Again(states, int(options.flush_denormals), options.products, packing)
+            again = Again(states, int(options.flush_denormals), options.products)
         call = engine.bind(
             in_call(function, options),
             {n: a for n, a in arrays.items() if n in mine},

@@ -410,7 +410,7 @@ static inline void cg_lead(cg_call *call, void *team)
 
 /* Make the results of a call that has been checked, and fill its words but for those of the workspace. Who asked then
  * lends that and calls `entry->call` with `dims` and `word`. */
-static inline int cg_prepare(cg_call *call, void *team)
+static inline int cg_fill(cg_call *call, void *team)
 {
     const cellgen_signature *function = call->function;
     int refusal = cg_complete(call);
@@ -429,8 +429,16 @@ static inline int cg_prepare(cg_call *call, void *team)
     if (function->has_team)
         cg_behind_workspace(call)[1] = (uintptr_t)cg_write_options(call);
     cg_lead(call, team);
-    cg_read_rooms(call);
     return CG_RUNS;
+}
+
+/* The same, and widen what the kernel reads in float32. */
+static inline int cg_prepare(cg_call *call, void *team)
+{
+    const int refusal = cg_fill(call, team);
+    if (!refusal)
+        cg_read_rooms(call);
+    return refusal;
 }
 
 /* The options of a call that has been prepared; NULL: it says nothing. */

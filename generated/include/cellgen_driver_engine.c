@@ -86,7 +86,7 @@ static int prepare(void *memory, const cellgen_request *request, const cellgen_a
         const int64_t held = cg_checkpoints_of(forward, cg_skips(call), NULL);
         memcpy(call->checkpoint_at, request->checkpoints, (size_t)held * sizeof *call->checkpoint_at);
     }
-    return refusal_of(cg_prepare(call, NULL));
+    return refusal_of(cg_fill(call, NULL));
 }
 
 static int64_t size(const void *memory)

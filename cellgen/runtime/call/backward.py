@@ -233,16 +233,18 @@ class SequenceBackward(TimeFunction):
     def _truncated(
         self,
         arguments: dict[str, object],
-        out: Out,
+        results: dict[str, Array],
         options: Options,
         threads: int | None,
         bp_lim: object,
         run: ForwardRun | None,
     ) -> Results:
-        """Call with every loss term reaching ``bp_lim`` states; ``truncation`` says how."""
+        """Call with every loss term reaching ``bp_lim`` states; ``truncation`` says how.
+
+        ``results`` are the arrays that it writes to.
+        """
         label, over_time = self.__qualname__, self._over_time
         limit = as_steps(label, "bp_lim", bp_lim, ROWS["bp_lim"].least)
-        results = {} if out is None else take_out(label, self._fields, out)
         self._outputs.refuse(results, options)
         scalars = {name: arguments.pop(name) for _, name, _ in self._scalars if name in arguments}
         if options.batch_first:

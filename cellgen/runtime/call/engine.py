@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
-from cellgen.errors import ArgumentError, CellgenError
+from cellgen.errors import CellgenError
 from cellgen.runtime.abi import NO_GAPS, Argument, Function
 from cellgen.runtime.build.library import ARRAYS, DIMS, REQUEST, SCALARS, Library, Types
 from cellgen.runtime.call.arguments import (
@@ -26,7 +26,7 @@ from cellgen.runtime.call.arguments import (
     has_elements,
     refuse_overflow,
 )
-from cellgen.runtime.call.owner import Owner
+from cellgen.runtime.call.owner import Owner, defect_of_size
 from cellgen.runtime.call.packed import Packed, PackedLayout
 from cellgen.runtime.call.packing import Packing
 from cellgen.runtime.call.settings import StepTables
@@ -64,11 +64,11 @@ class Again:
     states: tuple[Array, ...]
     flush: int
     products: str
-    packing: Packing
+    packing: Packing | None = None
 
     def layout(self, packed: Packed | None, fits: tuple[str | int, ...]) -> PackedLayout | None:
         """The weights of a call that are packed, as this forward pass reads them, if it does."""
-        if packed is None or packed.weights.products != self.products:
+        if packed is None or self.packing is None or packed.weights.products != self.products:
             return None
         return self.packing.layout(packed, fits, self.products)
 
@@ -345,10 +345,7 @@ class EngineCall:
             raise engine.failure(code)
         self.workspace = self.library.engine.size(self.memory)
         if self.workspace < 0:
-            raise ArgumentError(
-                f"{engine.label}: the workspace for {self.sizes} has no size that 64 bits can "
-                f"hold; call it with smaller dimensions"
-            )
+            raise defect_of_size(engine.label, self.sizes)
 
     def _put(self, tables: StepTables) -> None:
         """Tell C what a call has beside arrays and numbers."""

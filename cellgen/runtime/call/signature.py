@@ -87,11 +87,6 @@ def part_of(options: Options, formed: Options) -> slice | None:
     return None if options.every == formed.every else shown_steps(options)
 
 
-def once_more(options: Options) -> Options:
-    """The options of the forward pass that a backward pass with checkpoints runs once more."""
-    return replace(options, window=0, every=1, outputs=None, checkpoint=0, per_row=False)
-
-
 def _steps(every: int) -> str:
     """The length of an axis of every so many-th step, as interfaces have it."""
     return f"T{EVERY}{every}"

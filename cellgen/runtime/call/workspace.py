@@ -45,11 +45,6 @@ per_thread = _PerThread()
 _ffi = _cffi_backend.FFI()
 
 
-def address(pointer: Pointer) -> int:
-    """An address as a number."""
-    return int(_ffi.cast("uintptr_t", pointer))
-
-
 def take_workspace(label: str, size: int, dims: tuple[int, ...]) -> AlignedBytes:
     """Return workspace for a call: this thread's, grown if need be. Raises MemoryError."""
     memory = per_thread.memory

@@ -100,11 +100,6 @@ class _Loan(np.ndarray):
             shelf.put(self.base)
 
 
-def is_small(shape: tuple[int, ...], dtype: np.dtype[np.floating]) -> bool:
-    """Whether ``empty`` is ``numpy.empty`` for a shape."""
-    return math.prod(shape) * dtype.itemsize < SMALLEST
-
-
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Return an array like ``numpy.empty``; a large one starts a cache line, in memory used before.
 
