@@ -5,7 +5,7 @@ else an ArgumentError (or another of cellgen's errors, ``error``) that says wher
 found, what was expected and what to do. A value is looked at by its type alone: nothing that it
 defines itself, such as ``__index__``, ``__len__`` or ``__repr__``, is trusted or may raise its own
 error.
-``where`` is the function as a message begins with it: ``gru.sequence_forward``.
+``label`` is the function as a message begins with it: ``gru.sequence_forward``.
 Not supported: arrays on devices.
 """
 
@@ -85,14 +85,14 @@ def plain(value: object) -> bool | int | float | None:  # noqa: PLR0911 - one ca
 
 
 def flag(
-    where: str, name: str, value: object, *, error: type[CellgenError] = ArgumentError
+    label: str, name: str, value: object, *, error: type[CellgenError] = ArgumentError
 ) -> bool:
     """Return an option that is on or off. Raises ``error``."""
     if isinstance(value, bool):
         return value
     if isinstance(value, np.bool_):
         return bool(value)
-    raise error(f"{where}: {name} is {shown(value)}, expected True or False")
+    raise error(f"{label}: {name} is {shown(value)}, expected True or False")
 
 
 def is_whole(value: object, least: int = 0, most: int = LARGEST) -> bool:
@@ -109,7 +109,7 @@ def _integer(value: object) -> int | None:
 
 
 def whole(
-    where: str,
+    label: str,
     name: str,
     value: object,
     least: int = 0,
@@ -129,16 +129,16 @@ def whole(
     wanted = expected or f"an integer from {least} to {largest}"
     if expected and most == LARGEST and integer is not None and integer > most:
         wanted += f", at most {largest}"
-    raise ArgumentError(f"{where}: {name} is {shown(value)}, expected {wanted}{_then(advice)}")
+    raise ArgumentError(f"{label}: {name} is {shown(value)}, expected {wanted}{_then(advice)}")
 
 
-def whole_text(where: str, name: str, text: str, least: int, most: int, *, advice: str) -> int:
+def whole_text(label: str, name: str, text: str, least: int, most: int, *, advice: str) -> int:
     """Return an integer from an environment variable. Raises ArgumentError."""
     integer = digits(text)
     if integer is not None and least <= integer <= most:
         return integer
     raise ArgumentError(
-        f"{where}: {name} is {shown(text)}, expected a number from {least} to {most}; {advice}"
+        f"{label}: {name} is {shown(text)}, expected a number from {least} to {most}; {advice}"
     )
 
 
@@ -173,7 +173,7 @@ def number(value: object) -> float | None:
 
 
 def real(
-    where: str,
+    label: str,
     name: str,
     value: object,
     least: float = -math.inf,
@@ -189,11 +189,11 @@ def real(
     wanted = expected or (
         "one real number" if (least, most) == (-math.inf, math.inf) else f"{least:g} to {most:g}"
     )
-    raise ArgumentError(f"{where}: {name} is {shown(value)}, expected {wanted}{_then(advice)}")
+    raise ArgumentError(f"{label}: {name} is {shown(value)}, expected {wanted}{_then(advice)}")
 
 
 def word(
-    where: str,
+    label: str,
     name: str,
     value: object,
     what: str,
@@ -204,11 +204,11 @@ def word(
     """Return a text as Python's own ``str``. Raises ``error``."""
     if isinstance(value, str):
         return str.__str__(value)
-    raise error(f"{where}: {name} is {shown(value)}, expected {what}", code=code)
+    raise error(f"{label}: {name} is {shown(value)}, expected {what}", code=code)
 
 
 def choice(
-    where: str,
+    label: str,
     name: str,
     value: object,
     known: Iterable[str],
@@ -219,7 +219,7 @@ def choice(
     words = tuple(known)
     if isinstance(value, str) and str.__str__(value) in words:
         return str.__str__(value)
-    raise error(f"{where}: {name} is {shown(value)}, expected one of {', '.join(words)}")
+    raise error(f"{label}: {name} is {shown(value)}, expected one of {', '.join(words)}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -237,7 +237,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {', '.join(others)} or {last}? " if others else f"did you mean {last}? "
 
 
-def items(where: str, name: str, value: object, what: str) -> list[object]:
+def items(label: str, name: str, value: object, what: str) -> list[object]:
     """Return the items of a list, a tuple or an array; a text or dict is none.
 
     Raises ArgumentError.
@@ -251,66 +251,66 @@ def items(where: str, name: str, value: object, what: str) -> list[object]:
             return list(value)
         except Exception as fault:  # of a sequence that is none
             raise ArgumentError(
-                f"{where}: {name} is a {type_name(value)} that cannot be gone through "
+                f"{label}: {name} is a {type_name(value)} that cannot be gone through "
                 f"({reason(fault)}), expected {what}; pass a list"
             ) from fault
-    raise ArgumentError(f"{where}: {name} is {shown(value)}, expected {what}; pass a list")
+    raise ArgumentError(f"{label}: {name} is {shown(value)}, expected {what}; pass a list")
 
 
-def names(where: str, name: str, value: object, what: str) -> dict[str, object]:
+def names(label: str, name: str, value: object, what: str) -> dict[str, object]:
     """Return a mapping from names as a dict. Raises ArgumentError."""
     if not isinstance(value, Mapping):
-        raise ArgumentError(f"{where}: {name} is {shown(value)}, expected a dict of {what} by name")
+        raise ArgumentError(f"{label}: {name} is {shown(value)}, expected a dict of {what} by name")
     try:
         entries = dict(value.items())
     except Exception as fault:  # of a mapping that is none
         raise ArgumentError(
-            f"{where}: {name} is a {type_name(value)} that cannot be read ({reason(fault)}), "
+            f"{label}: {name} is a {type_name(value)} that cannot be read ({reason(fault)}), "
             f"expected a dict of {what} by name"
         ) from fault
     for key in entries:
         if not isinstance(key, str):
             raise ArgumentError(
-                f"{where}: {name} has the key {shown(key)}, expected names of {what}"
+                f"{label}: {name} has the key {shown(key)}, expected names of {what}"
             )
     return entries
 
 
-def refuse_masked(where: str, name: str, value: object) -> None:
+def refuse_masked(label: str, name: str, value: object) -> None:
     """Refuse an array with a mask of its own, which would be lost. Raises ArgumentError."""
     if isinstance(value, np.ma.MaskedArray):
         raise ArgumentError(
-            f"{where}: {name} is a masked array, expected one without a mask of its own, which "
+            f"{label}: {name} is a masked array, expected one without a mask of its own, which "
             f"would be ignored; pass {name}.filled(...) with what counts where it hides something"
         )
 
 
-def array(where: str, name: str, value: object) -> Array:
+def array(label: str, name: str, value: object) -> Array:
     """Return what NumPy reads as an array of real numbers, as it is where it is one.
 
     Raises ArgumentError: nothing that NumPy can read, or entries that are no real numbers.
     """
-    refuse_masked(where, name, value)
-    value = in_memory(where, name, value)
+    refuse_masked(label, name, value)
+    value = in_memory(label, name, value)
     try:
         numbers = np.asarray(value)
     except MemoryError:
         raise
     except Exception as fault:  # NumPy's own, or what a foreign array raises
         raise ArgumentError(
-            f"{where}: {name} is a {type_name(value)} that NumPy cannot read as an array "
+            f"{label}: {name} is a {type_name(value)} that NumPy cannot read as an array "
             f"({reason(fault)}); pass a numpy.ndarray"
         ) from fault
     if numbers.dtype.kind not in _REAL_KINDS:
         seen = f"dtype {numbers.dtype}" if numbers.ndim else shown(value)
         raise ArgumentError(
-            f"{where}: {name} is {type_name(value)} ({seen}), expected an array of real numbers"
+            f"{label}: {name} is {type_name(value)} ({seen}), expected an array of real numbers"
         )
     return numbers
 
 
 def in_memory(
-    where: str, name: str, value: Any, *, error: type[CellgenError] = ArgumentError
+    label: str, name: str, value: Any, *, error: type[CellgenError] = ArgumentError
 ) -> Any:
     """Return an array as it is where its memory holds all its entries; zeros where it says so.
 
@@ -321,14 +321,14 @@ def in_memory(
         return value
     if getattr(value, "fake_mode", None) is not None:
         raise error(
-            f"{where}: {name} is a {type_name(value)}, which has a shape and no numbers, expected "
+            f"{label}: {name} is a {type_name(value)}, which has a shape and no numbers, expected "
             f"numbers in memory; pass a real tensor"
         )
     if stands_for_zeros(value):
         return value.clone()
     lacks = lacking(value)
     if lacks:
-        raise error(f"{where}: {name} {lacks}")
+        raise error(f"{label}: {name} {lacks}")
     return value
 
 
@@ -359,7 +359,7 @@ def lacking(tensor: Any) -> str:
 
 
 def shaped(
-    where: str,
+    label: str,
     name: str,
     value: object,
     shape: tuple[int, ...],
@@ -371,16 +371,16 @@ def shaped(
 
     ``meaning`` says what the shape is. Raises ArgumentError.
     """
-    numbers = array(where, name, value)
+    numbers = array(label, name, value)
     if numbers.shape != shape:
         raise ArgumentError(
-            f"{where}: {name} has shape {numbers.shape}, expected {shape}"
+            f"{label}: {name} has shape {numbers.shape}, expected {shape}"
             f"{meaning and f', {meaning}'}"
         )
     return np.asarray(numbers, dtype, order="C")
 
 
-def float_dtype(where: str, value: object) -> np.dtype[np.floating]:
+def float_dtype(label: str, value: object) -> np.dtype[np.floating]:
     """Return a dtype that kernels compute in. Raises ArgumentError."""
     try:
         dtype = np.dtype(value)  # type: ignore[call-overload]
@@ -390,11 +390,11 @@ def float_dtype(where: str, value: object) -> np.dtype[np.floating]:
         if dtype is not None and dtype == known:  # to NumPy None is float64
             return known
     raise ArgumentError(
-        f"{where}: dtype is {shown(value)}, expected np.float32 or np.float64 in native order"
+        f"{label}: dtype is {shown(value)}, expected np.float32 or np.float64 in native order"
     )
 
 
-def path(where: str, name: str, value: object, *, error: type[CellgenError]) -> Path:
+def path(label: str, name: str, value: object, *, error: type[CellgenError]) -> Path:
     """Return a path from a text or a path, in full. Raises ``error`` where none can be there."""
     try:
         if isinstance(value, str | os.PathLike):
@@ -404,7 +404,7 @@ def path(where: str, name: str, value: object, *, error: type[CellgenError]) -> 
         said = ""
     except (OSError, ValueError, RuntimeError, TypeError) as fault:  # too long, or no characters
         said = f" ({reason(fault)})"
-    raise error(f"{where}: {name} is {shown(value)}, expected the path of a folder or file{said}")
+    raise error(f"{label}: {name} is {shown(value)}, expected the path of a folder or file{said}")
 
 
 def reason(fault: BaseException) -> str:

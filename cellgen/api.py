@@ -87,13 +87,13 @@ def _listed_text(name: str, target: str, listed: TextDigest) -> str:
     return text
 
 
-def _backend(where: str, target: object, emulated: object) -> Backend:
+def _backend(label: str, target: object, emulated: object) -> Backend:
     """The backend that a caller asks for. Raises BuildError, ArgumentError."""
-    known = accept.choice(where, "target", target, backend_names(target), error=BuildError)
+    known = accept.choice(label, "target", target, backend_names(target), error=BuildError)
     chosen = backend(known)
-    if accept.flag(where, "emulated", emulated) and not chosen.emulates:
+    if accept.flag(label, "emulated", emulated) and not chosen.emulates:
         raise BuildError(
-            f"{where}: emulated is True, but target {known!r} has no emulation; leave it out",
+            f"{label}: emulated is True, but target {known!r} has no emulation; leave it out",
             code="build.target",
         )
     return chosen

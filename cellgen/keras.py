@@ -91,18 +91,18 @@ def cell_of(text: str) -> CellOrName:
     return cell
 
 
-def numbers_of(where: str, name: str, value: Any) -> np.ndarray:
+def numbers_of(label: str, name: str, value: Any) -> np.ndarray:
     """An array of the backend's, or of NumPy's, or a list, as an array. Raises ArgumentError."""
     value = ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value
-    return accept.array(where, f"initial[{name!r}]", value)
+    return accept.array(label, f"initial[{name!r}]", value)
 
 
-def refuse_unknown(where: str, option: str, names: Iterable[str], known: Sequence[str]) -> None:
+def refuse_unknown(label: str, option: str, names: Iterable[str], known: Sequence[str]) -> None:
     """Refuse a name that is none of a cell's. Raises ArgumentError."""
     for name in names:
         if name not in known:
             raise ArgumentError(
-                f"{where}: {option} has {name!r}; {accept.nearest(str(name), known)}expected "
+                f"{label}: {option} has {name!r}; {accept.nearest(str(name), known)}expected "
                 f"{', '.join(known) or 'none'}"
             )
 
@@ -145,8 +145,8 @@ class RNN(keras.layers.Layer):  # type: ignore[misc]
         if "@" in self.cell_name:
             OWN[self.cell_name] = known.cell
         layout = self.function.layout
-        self.where = f"keras.RNN({layout.cell})"
-        self.units = accept.whole(self.where, "units", units, 1)
+        self.label = f"keras.RNN({layout.cell})"
+        self.units = accept.whole(self.label, "units", units, 1)
         self.return_sequences, self.return_state = return_sequences, return_state
         self.go_backwards, self.stateful = go_backwards, stateful
         self.zero_output_for_mask = zero_output_for_mask
@@ -156,7 +156,7 @@ class RNN(keras.layers.Layer):  # type: ignore[misc]
         if others or len(self.input_item.shape) != 3:
             names = ", ".join(item.name for item in (self.input_item, *others))
             raise BuildError(
-                f"{self.where}: this cell reads {names}, expected one input (I), which is what a "
+                f"{self.label}: this cell reads {names}, expected one input (I), which is what a "
                 f"layer of Keras gets; call cellgen.{BACKEND}.function"
             )
         self.parameter_items = [item for item in items if item is not self.input_item]
@@ -164,14 +164,14 @@ class RNN(keras.layers.Layer):  # type: ignore[misc]
         self.states: list[Any] | None = None
         self.fixed = {i.name for i in items} - {layout.theta[n].name for n in layout.learns}
         self.dims, self.initial = dict(dims or {}), dict(initial or {})
-        refuse_unknown(self.where, "dims", self.dims, [d for d in layout.dims if d not in "TB"])
+        refuse_unknown(self.label, "dims", self.dims, [d for d in layout.dims if d not in "TB"])
         refuse_unknown(
-            self.where, "initial", self.initial, [item.name for item in self.parameter_items]
+            self.label, "initial", self.initial, [item.name for item in self.parameter_items]
         )
         for axis, size in self.dims.items():
-            self.dims[axis] = accept.whole(self.where, f"dims[{axis!r}]", size, 1)
+            self.dims[axis] = accept.whole(self.label, f"dims[{axis!r}]", size, 1)
         for name, value in self.initial.items():
-            self.initial[name] = numbers_of(self.where, name, value)
+            self.initial[name] = numbers_of(self.label, name, value)
 
     def sizes(self, features: int | None) -> dict[str, int]:
         """Every dimension of the cell. Raises ArgumentError."""
@@ -182,12 +182,12 @@ class RNN(keras.layers.Layer):  # type: ignore[misc]
         for axis, size in ((wide, self.units), (self.input_item.shape[-1], features)):
             if size is not None and sizes.setdefault(axis, size) != size:
                 raise ArgumentError(
-                    f"{self.where}: {axis} is {sizes[axis]} and {size}; let units, dims and the "
+                    f"{self.label}: {axis} is {sizes[axis]} and {size}; let units, dims and the "
                     f"{features} features of the input agree"
                 )
         for axis in layout.dims:
             if axis not in ("T", "B") and axis not in sizes:
-                raise ArgumentError(f"{self.where}: {axis} is missing; pass dims={{{axis!r}: ...}}")
+                raise ArgumentError(f"{self.label}: {axis} is missing; pass dims={{{axis!r}: ...}}")
         return sizes
 
     def build(self, sequences_shape: Shape, initial_state_shape: object = None) -> None:
@@ -205,7 +205,7 @@ class RNN(keras.layers.Layer):  # type: ignore[misc]
         if self.stateful:
             if sequences_shape[0] is None:
                 raise ArgumentError(
-                    f"{self.where}: stateful, and the batch is None, expected a number; pass "
+                    f"{self.label}: stateful, and the batch is None, expected a number; pass "
                     f"keras.Input(batch_shape=...)"
                 )
             self.states = [
@@ -230,7 +230,7 @@ class RNN(keras.layers.Layer):  # type: ignore[misc]
         """Run the cell over all steps. Raises ArgumentError."""
         if not (self.return_sequences or sequences.shape[1] != 0):
             raise ArgumentError(
-                f"{self.where}: the input has shape {tuple(sequences.shape)}, expected a step at "
+                f"{self.label}: the input has shape {tuple(sequences.shape)}, expected a step at "
                 f"least, since the output is that of the last one; pass return_sequences=True"
             )
         if self.go_backwards:
@@ -243,7 +243,7 @@ class RNN(keras.layers.Layer):  # type: ignore[misc]
             several = initial_state if isinstance(initial_state, list | tuple) else [initial_state]
             if len(several) != len(self.state_items):
                 raise ArgumentError(
-                    f"{self.where}: initial_state has {len(several)} tensors, expected "
+                    f"{self.label}: initial_state has {len(several)} tensors, expected "
                     f"{len(self.state_items)}: {', '.join(i.name for i in self.state_items)}"
                 )
             if self.stateful:  # they are assigned to below, and the backward pass reads these
@@ -281,14 +281,14 @@ class RNN(keras.layers.Layer):  # type: ignore[misc]
                 whole = np.broadcast_to(numbers, shape)
             except ValueError:
                 raise ArgumentError(
-                    f"{self.where}: initial[{item.name!r}] has shape {numbers.shape}, expected "
+                    f"{self.label}: initial[{item.name!r}] has shape {numbers.shape}, expected "
                     f"{shape_text(item)} = {shape}, or what broadcasts to it"
                 ) from None
             return lambda _, dtype=None: ops.cast(whole, dtype)
         axes = read_axes(self.function.layout.theta)
         rule = rule_of(self.function.layout.cell, item, axes, frozenset(self.fixed))
         if rule is None:
-            raise ArgumentError(must_be_given(self.where, item, "an array"))
+            raise ArgumentError(must_be_given(self.label, item, "an array"))
         rng = np.random.default_rng(np.random.randint(2**31))  # keras.utils.set_random_seed
         return lambda shape, dtype=None: ops.cast(
             drawn(rule.of(tuple(shape)), tuple(shape), rng), dtype

@@ -52,8 +52,8 @@ class RawFunction:
                 f"{', '.join(by_name)}; correct the name"
             )
         self.function = function = by_name[name]
-        self.where = f"{kernel.name}.{name}"
-        self.dtype = accept.float_dtype(self.where, dtype)
+        self.label = f"{kernel.name}.{name}"
+        self.dtype = accept.float_dtype(self.label, dtype)
         self.members: tuple[Argument, ...] = (*function.struct_members, *function.results)
         self.places = {item.name: place for place, item in enumerate(self.members)}
         self._library = library = kernel.library()
@@ -71,7 +71,7 @@ class RawFunction:
         self._has_team = function.team
 
     def __repr__(self) -> str:
-        return f"<raw function {self.where}, {self.dtype}: {', '.join(self.places)}>"
+        return f"<raw function {self.label}, {self.dtype}: {', '.join(self.places)}>"
 
     def __call__(
         self,
@@ -94,12 +94,12 @@ class RawFunction:
         numbers, size = self._look(sizes) if known is None else known
         if options is not None:
             size = self.workspace_bytes(sizes, options)
-        memory = NOTHING if self._size is None else take_workspace(self.where, size, sizes)
+        memory = NOTHING if self._size is None else take_workspace(self.label, size, sizes)
         tail = self._tail(memory, options, threads)  # addresses: the memory lives as long as we do
         code = self._run(numbers, self._pack(*words, *tail))
         if code:
             raise ArgumentError(
-                f"{self.where}: the compiled function returned {code}: "
+                f"{self.label}: the compiled function returned {code}: "
                 f"{ERROR_CODES.get(code, 'an unknown error code')} (dimensions {sizes}, "
                 f"{self.dtype}); correct the words, dimensions or options of the call"
             )
@@ -117,7 +117,7 @@ class RawFunction:
         tail: tuple[int, ...] = () if self._size is None else (memory.address, memory.bytes)
         if self._has_team:
             if threads != 1:
-                threads = team_size(threads, self.where)
+                threads = team_size(threads, self.label)
             if threads == 1 and options is None:
                 return (*tail, 0, 0)
             team = threads_team(self._library, self._interface, threads)
@@ -145,7 +145,7 @@ class RawFunction:
         size: int = self._size(ffi.make(DIMS, dims), ffi.NULL if options is None else options)
         if size < 0:
             raise ArgumentError(
-                f"{self.where}: the workspace for dimensions {tuple(dims)} has no size that 64 "
+                f"{self.label}: the workspace for dimensions {tuple(dims)} has no size that 64 "
                 f"bits can hold; call it with smaller dimensions"
             )
         return size
@@ -163,7 +163,7 @@ class RawFunction:
         unknown = sorted(set(words) - set(OPTIONS))
         if unknown or not self.function.team:
             raise ArgumentError(
-                f"{self.where}: options are {', '.join(words) or 'none'}, expected "
+                f"{self.label}: options are {', '.join(words) or 'none'}, expected "
                 f"{'some of ' + ', '.join(OPTIONS) if self.function.team else 'no call of it'}; "
                 f"leave out {', '.join(unknown) or 'options'}"
             )
@@ -176,7 +176,7 @@ class RawFunction:
 
     def _miscounted(self, dims: tuple[int, ...], words: Sequence[int | float]) -> ArgumentError:
         return ArgumentError(
-            f"{self.where}: found {len(dims)} dimensions and {len(words)} words, expected "
+            f"{self.label}: found {len(dims)} dimensions and {len(words)} words, expected "
             f"{len(self.function.dims)} ({', '.join(self.function.dims)}) and "
             f"{len(self.members)} ({', '.join(self.places)}); give one for each"
         )

@@ -118,26 +118,26 @@ def run(page: str, folder: Path) -> None:
         os.chdir(before)
 
 
-def _run(block: Block, page: Page, where: str) -> None:
-    assert block.language in LANGUAGES, f"{where}: a block of {block.language or 'no language'}"
+def _run(block: Block, page: Page, label: str) -> None:
+    assert block.language in LANGUAGES, f"{label}: a block of {block.language or 'no language'}"
     if block.title:
         file = page.folder / block.title
         file.parent.mkdir(exist_ok=True)
         file.write_text(block.text, encoding="utf-8")
     if block.language == "python":
-        page.printed = _python(block, page, where)
+        page.printed = _python(block, page, label)
     elif block.language == "console":
-        page.printed = _console(block.text, where)
+        page.printed = _console(block.text, label)
     elif block.language == "sh":
-        page.printed = "".join(_command(line, where) for line in _commands(block.text))
+        page.printed = "".join(_command(line, label) for line in _commands(block.text))
     elif block.language == "c" and not block.title:
-        assert any(block.text in text for text in _generated()), f"{where}: no such C"
+        assert any(block.text in text for text in _generated()), f"{label}: no such C"
     elif block.language == "text" and block.follows and page.printed:
         for line in filter(str.strip, block.text.splitlines()):
-            assert line.strip() in page.printed, f"{where}: {line!r} was not printed"
+            assert line.strip() in page.printed, f"{label}: {line!r} was not printed"
 
 
-def _python(block: Block, page: Page, where: str) -> str:
+def _python(block: Block, page: Page, label: str) -> str:
     # Lines are kept, so that a cell's equations are found in this file by their number.
     source = page.folder / f"{page.path.stem}_{block.line}.py"
     source.write_text(block.text, encoding="utf-8")
@@ -148,16 +148,16 @@ def _python(block: Block, page: Page, where: str) -> str:
     return caught.getvalue()
 
 
-def _console(text: str, where: str) -> str:
+def _console(text: str, label: str) -> str:
     """Run each ``$ command`` and find the lines below it in what it prints."""
     printed = ""
     for command, shown in re.findall(r"^\$ ([^\n]*)\n((?:(?!\$ ).*\n?)*)", text, re.MULTILINE):
-        printed = _command(command, where)
+        printed = _command(command, label)
         if printed:
             lines = [_simplified(line) for line in printed.splitlines()]
             for line in filter(str.strip, shown.splitlines()):
                 wanted = _simplified(line)
-                assert any(found.startswith(wanted) for found in lines), f"{where}: {line!r}"
+                assert any(found.startswith(wanted) for found in lines), f"{label}: {line!r}"
     return printed
 
 
@@ -173,15 +173,15 @@ def _commands(text: str) -> Iterator[str]:
             yield command
 
 
-def _command(command: str, where: str) -> str:
+def _command(command: str, label: str) -> str:
     """Run a command and give what it prints; of those that are not run, look whether they exist."""
     if command.startswith(NOT_RUN):
-        _exists(command, where)
+        _exists(command, label)
         return ""
     words = shlex.split(command)
     if words[0] == "cellgen":
         done = CliRunner().invoke(app, words[1:])
-        assert done.exit_code == 0, f"{where}: {command}: {done.output}"
+        assert done.exit_code == 0, f"{label}: {command}: {done.output}"
         return done.stdout
     environment = {**os.environ, "CELLGEN": str(ROOT), "PYTHONPATH": str(ROOT)}
     environment["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
@@ -189,28 +189,28 @@ def _command(command: str, where: str) -> str:
     shell = subprocess.run(
         ["bash", "-ec", command], capture_output=True, text=True, env=environment, check=False
     )
-    assert shell.returncode == 0, f"{where}: {command}: {shell.stderr}"
+    assert shell.returncode == 0, f"{label}: {command}: {shell.stderr}"
     return shell.stdout
 
 
-def _exists(command: str, where: str) -> None:
+def _exists(command: str, label: str) -> None:
     words = shlex.split(command)
     if words[0] == "cellgen":
         usage = _help(words[1])
         for word in words[2:]:
             option = word.partition("=")[0]
-            assert not word.startswith("--") or option in usage, f"{where}: {command}: {option}"
+            assert not word.startswith("--") or option in usage, f"{label}: {command}: {option}"
     elif words[:2] == ["python", "-m"]:
         path = ROOT.joinpath(*words[2].split("."))
-        assert path.with_suffix(".py").is_file() or path.is_dir(), f"{where}: {command}"
+        assert path.with_suffix(".py").is_file() or path.is_dir(), f"{label}: {command}"
     elif words[0] == "python":
-        assert (ROOT / words[1]).is_file(), f"{where}: {command}"
+        assert (ROOT / words[1]).is_file(), f"{label}: {command}"
     elif words[0].startswith(".ci/"):
-        assert (ROOT / words[0]).is_file(), f"{where}: {command}"
+        assert (ROOT / words[0]).is_file(), f"{label}: {command}"
     for extra in re.findall(r"\[([\w,]+)\]", command) if words[0] == "pip" else []:
         declared = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
         for name in extra.split(","):
-            assert re.search(rf"^{name} = \[", declared, re.MULTILINE), f"{where}: no extra {name}"
+            assert re.search(rf"^{name} = \[", declared, re.MULTILINE), f"{label}: no extra {name}"
 
 
 @cache

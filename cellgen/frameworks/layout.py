@@ -66,7 +66,7 @@ class TensorLayout:
     options: Options = NONE
 
     @property
-    def where(self) -> str:
+    def label(self) -> str:
         """How a message begins."""
         return f"{self.cell}.sequence_forward"
 
@@ -109,7 +109,7 @@ class TensorLayout:
                 raise UntoldError(self.wrong_rank(item, tensor.shape))
             if tensor is None:
                 raise UntoldError(
-                    f"{self.where}: states are left out, and nothing tells the dimension "
+                    f"{self.label}: states are left out, and nothing tells the dimension "
                     f"{one.dim} of them; pass {item.name} {shape_text(item)}"
                 )
             sizes[one.dim] = one.size(tensor.shape[one.axis], sizes)
@@ -147,14 +147,14 @@ class TensorLayout:
 
     def wrong_rank(self, item: Argument, shape: Sequence[int]) -> str:
         """What is wrong of an array that has more or fewer axes."""
-        return sentence(self.where, Fault(RANK, item, item.name, tuple(shape)))
+        return sentence(self.label, Fault(RANK, item, item.name, tuple(shape)))
 
     def wrong_shape(self, item: Argument, shape: Sequence[int], sizes: Mapping[str, int]) -> str:
         """What is wrong of an array whose axes are of other lengths, and whence those expected."""
         theta = {one.dim: self.theta[one.argument] for one in self.bindings}
         origins = {dim: (argument.name, argument) for dim, argument in theta.items()}
         fault = Fault(SHAPE, item, item.name, tuple(shape), 0, sizes, origins)
-        return sentence(self.where, fault)
+        return sentence(self.label, fault)
 
 
 def outputs_of(options: Options) -> tuple[str, ...] | None:

@@ -87,7 +87,7 @@ def formed(layout: TensorLayout, options: Options) -> int:
     unformed = hidden(layout, options)
     if unformed >> MOST_BITS:
         raise ArgumentError(
-            f"{layout.where}: of {len(names_over_time(layout))} outputs some are left out, "
+            f"{layout.label}: of {len(names_over_time(layout))} outputs some are left out, "
             f"expected at most {MOST_BITS} outputs over time where a call of a framework forms a "
             f"part of them; leave outputs and last_only out"
         )
@@ -198,7 +198,7 @@ def options_of(
 
 def _checked(layout: TensorLayout, stated: Mapping[str, object]) -> tuple[Options, tuple[str, ...]]:
     """The options, and the outputs that are shown of all steps. Raises ArgumentError."""
-    label, limit = layout.where, stated.get("memory_limit")
+    label, limit = layout.label, stated.get("memory_limit")
     every, checkpoint = ROWS["every"], ROWS["checkpoint"]
     names = _names(layout, stated.get("outputs"))
     options = replace(
@@ -248,7 +248,7 @@ def _names(layout: TensorLayout, outputs: object) -> tuple[str, ...]:
     if names is outputs and all(name in every for name in names):
         return tuple(name for name in every if name in names)
     raise ArgumentError(
-        f"{layout.where}: outputs is {accept.shown(outputs)}, expected a tuple of some of "
+        f"{layout.label}: outputs is {accept.shown(outputs)}, expected a tuple of some of "
         f"{', '.join(every)}; name the outputs over time that are wanted"
     )
 
@@ -292,4 +292,4 @@ def _segment(
 
     saved = [item for item in forward if item.saved or item.name not in whole]
     counts = count(saved, itemsize), count(forward, in_segment), count(kept.saved, in_segment)
-    return segment_steps(layout.where, StepBytes(sizes["T"], *counts), options.memory_limit)
+    return segment_steps(layout.label, StepBytes(sizes["T"], *counts), options.memory_limit)

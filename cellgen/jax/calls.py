@@ -166,7 +166,7 @@ def run(
         numbers |= {item.name: FIRST_CHECKPOINT - k for k, item in enumerate(call.layout.saved)}
     again = _again(call, function)
     like = next(array for name, array in operands if name not in TABLES)
-    stated = platform.attributes(call.layout.where, call.options, like)
+    stated = platform.attributes(call.layout.label, call.options, like)
     read = [
         (numbers.get(name, UNREAD), platform.operand(name, array, like), again.get(name, UNREAD))
         for name, array in operands

@@ -62,6 +62,6 @@ def _refuse_dtype(layout: TensorLayout, item: Argument, array: Any, first: Any) 
         wanted = first.dtype.name
         expected = f"{wanted}, as {layout.theta[0].name} is"
     raise ArrayError(
-        f"{layout.where}: {item.name} is {array.dtype.name}, expected {expected}; pass "
+        f"{layout.label}: {item.name} is {array.dtype.name}, expected {expected}; pass "
         f"{item.name}.astype(jax.numpy.{wanted})"
     )

@@ -328,7 +328,7 @@ def of_tangent(call: JaxCall, moves: Names) -> JaxCall:
     own = call.options
     if own.window:
         raise ArrayError(
-            f"{call.layout.where}: window is {own.window}, expected 0 in forward mode and where "
+            f"{call.layout.label}: window is {own.window}, expected 0 in forward mode and where "
             f"gradients are differentiated: truncated ones are no derivative of anything; leave it "
             f"out"
         )

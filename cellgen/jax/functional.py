@@ -154,7 +154,7 @@ class CellFunction:
         **options: Any,
     ) -> Any:
         """Compute all steps; options are those that the class lists. Raises as it says."""
-        label = self.layout.where
+        label = self.layout.label
         for name in options:
             if name not in OPTIONS:
                 self._refuse_option(name)
@@ -211,13 +211,13 @@ class CellFunction:
             for name, size in sizes.items():
                 if not isinstance(size, int):
                     raise ArrayError(
-                        f"{self.layout.where}: memory_limit is given and {name} is {size}, "
+                        f"{self.layout.label}: memory_limit is given and {name} is {size}, "
                         f"expected a number; pass checkpoint= in its place"
                     )
         options = options_of(self.layout, pairs, tuple(sizes.items()), dtype.itemsize, skips)
         if options.products == BF16 and dtype.name == "float64":
             raise ArrayError(
-                f"{self.layout.where}: products is 'bf16' and the arrays are {dtype.name}, "
+                f"{self.layout.label}: products is 'bf16' and the arrays are {dtype.name}, "
                 f"expected float32 arrays; pass those, or leave products out"
             )
         return options
@@ -226,7 +226,7 @@ class CellFunction:
         """All arrays of a call by name. Raises ArrayError."""
         if not isinstance(params, Mapping):
             raise ArrayError(
-                f"{self.layout.where}: params is a {type(params).__name__}, expected a dict with "
+                f"{self.layout.label}: params is a {type(params).__name__}, expected a dict with "
                 f"{', '.join(self.params)}"
             )
         inputs = x if isinstance(x, Mapping) else {self.inputs[0]: x}
@@ -249,7 +249,7 @@ class CellFunction:
         several = tuple(state) if isinstance(state, tuple | list) else (state,)
         if len(several) != len(self.states):
             raise ArrayError(
-                f"{self.layout.where}: state has {len(several)} arrays, expected "
+                f"{self.layout.label}: state has {len(several)} arrays, expected "
                 f"{len(self.states)}: {', '.join(self.states)}"
             )
         return dict(zip(self.states, several, strict=True))
@@ -261,7 +261,7 @@ class CellFunction:
             if not item.is_scalar and item.name not in self.states:
                 place = "params" if item.name in self.params else "x"
                 raise ArrayError(
-                    f"{self.layout.where}: {item.name} is missing, expected an array "
+                    f"{self.layout.label}: {item.name} is missing, expected an array "
                     f"{shape_text(item)}; put it into {place}"
                 )
         values = {**self.scalars, **{name: v for name, v in values.items() if v is not None}}
@@ -281,7 +281,7 @@ class CellFunction:
 
     def _array(self, name: str, value: Any) -> jax.Array:
         """JAX's array of what a call gives. Raises ArrayError for one without memory."""
-        return jnp.asarray(accept.in_memory(self.layout.where, name, value, error=ArrayError))
+        return jnp.asarray(accept.in_memory(self.layout.label, name, value, error=ArrayError))
 
     def _known_sizes(self, arrays: Mapping[str, Any]) -> dict[str, int]:
         """The dimensions that a call tells, states left out. Raises ArrayError."""
@@ -293,16 +293,16 @@ class CellFunction:
     def _refuse_name(self, what: str, name: str, names: Sequence[str]) -> NoReturn:
         close = difflib.get_close_matches(name, names, n=1)
         advice = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(names)}"
-        raise ArrayError(f"{self.layout.where}: {what} has an unknown name {name!r}; {advice}")
+        raise ArrayError(f"{self.layout.label}: {what} has an unknown name {name!r}; {advice}")
 
     def _refuse_option(self, name: str) -> NoReturn:
         if name in ELSEWHERE:
             raise ArrayError(
-                f"{self.layout.where}: {name} is no option of a function of JAX; {ELSEWHERE[name]}"
+                f"{self.layout.label}: {name} is no option of a function of JAX; {ELSEWHERE[name]}"
             )
         close = difflib.get_close_matches(name, OPTIONS, n=1)
         advice = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(OPTIONS)}"
-        raise ArrayError(f"{self.layout.where}: unknown option {name!r}; {advice}")
+        raise ArrayError(f"{self.layout.label}: unknown option {name!r}; {advice}")
 
 
 def _named(name: str, fields: Sequence[str]) -> Callable[..., Any]:

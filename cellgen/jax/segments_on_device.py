@@ -38,7 +38,7 @@ def run_segments_on_device(call: JaxCall, save: bool, arrays: Arrays, run: Run) 
     assert cut is not None
     if not isinstance(sizes["T"], int) or not isinstance(sizes["B"], int):
         raise ArrayError(
-            f"{layout.where}: parallel is {SEGMENTS!r} on a device of CUDA, and T is {sizes['T']} "
+            f"{layout.label}: parallel is {SEGMENTS!r} on a device of CUDA, and T is {sizes['T']} "
             f"and B {sizes['B']}, expected numbers; export for these, or leave parallel out"
         )
     tables, values, _ = call.split(arrays)

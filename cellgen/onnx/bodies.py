@@ -49,7 +49,7 @@ class Body:
     names the values of the graph that are initial states and depend on the model's inputs.
     """
 
-    where: str
+    label: str
     lines: tuple[str, ...]
     weights: Mapping[str, Array]
     reverse: bool
@@ -66,7 +66,7 @@ class Body:
         expected = len(self.states) + len(self.inputs)
         if len(inputs) != expected:
             raise UsageError(
-                f"{self.where}: {len(inputs)} inputs, expected {expected}: {len(self.states)} "
+                f"{self.label}: {len(inputs)} inputs, expected {expected}: {len(self.states)} "
                 f"initial states, then {len(self.inputs)} sequences"
             )
         arguments: dict[str, Array] = {}
@@ -76,7 +76,7 @@ class Body:
             array = self._array(port.name, operand)
             if not -array.ndim <= port.axis < array.ndim:
                 raise UsageError(
-                    f"{self.where}: {port.name} has shape {array.shape}, expected an axis "
+                    f"{self.label}: {port.name} has shape {array.shape}, expected an axis "
                     f"{port.axis} of steps"
                 )
             arguments[port.name] = port.widened(np.moveaxis(array, port.axis, 0), 1)
@@ -90,20 +90,20 @@ class Body:
         for name, own in self.statics.items():
             if name not in around:
                 raise UsageError(
-                    f"{self.where}: reads {short(name)!r} of the graph around it, which depends on "
+                    f"{self.label}: reads {short(name)!r} of the graph around it, which depends on "
                     f"the model's inputs; pass around={{{short(name)!r}: ...}}"
                 )
             arguments[own] = self._array(name, around[name])
         return arguments
 
     def _array(self, name: str, value: object) -> Array:
-        return np.asarray(accept.array(self.where, name, value), self.dtype)
+        return np.asarray(accept.array(self.label, name, value), self.dtype)
 
     def _start(self, name: str, rows: int) -> Array:
         """An initial state that stands in the model. Raises UsageError where it does not."""
         if name in self.from_inputs:
             raise UsageError(
-                f"{self.where}: {name} starts at {short(self.from_inputs[name])!r}, which depends "
+                f"{self.label}: {name} starts at {short(self.from_inputs[name])!r}, which depends "
                 f"on the model's inputs; pass it"
             )
         start = self.starts[name].astype(self.dtype)

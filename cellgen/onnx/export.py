@@ -119,7 +119,7 @@ def _operator(request: ModelRequest, form: str) -> Standard | None:
             why = f"ONNX's {operator.op} gives {hidden} alone over time, no "
             why += ", ".join(sorted(str(v) for v in request.wanted - {hidden}))
         raise UsageError(
-            f"{request.where}: form is 'standard', but {why}; leave form out for a Scan"
+            f"{request.label}: form is 'standard', but {why}; leave form out for a Scan"
         )
     return None
 

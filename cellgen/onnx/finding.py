@@ -46,7 +46,7 @@ def recurrent(graph: ModelGraph, depth: int = 0) -> Iterator[RecurrentNode | Oth
             continue
         bodies = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
         if bodies and depth == DEEPEST:
-            raise UsageError(f"{graph.where}: {called(node)} stands within {DEEPEST} bodies")
+            raise UsageError(f"{graph.label}: {called(node)} stands within {DEEPEST} bodies")
         inner = [one for body in bodies for one in recurrent(graph.within(body), depth + 1)]
         yield from inner
         is_loop = node.op_type == "Loop" and node.domain in DOMAINS
@@ -58,7 +58,7 @@ def _loop(graph: ModelGraph, node: NodeProto) -> RecurrentNode | OtherLoop:
     try:
         return RecurrentNode(graph, scan_of(graph, node), called(node))
     except UsageError as error:
-        return OtherLoop(Exception.__str__(error).removeprefix(f"{graph.where}: "))
+        return OtherLoop(Exception.__str__(error).removeprefix(f"{graph.label}: "))
     except Exception:  # of a node that is broken in a way that nothing looks for
         return OtherLoop(f"{called(node)} cannot be read")
 

@@ -45,9 +45,9 @@ class BodyConstants:
     def __init__(self, graph: ModelGraph, node: NodeProto, proto: GraphProto, label: str) -> None:
         self.graph = graph
         self.node = node
-        self.where = label
+        self.label = label
         inner = graph.within(proto)
-        self.own = {n: array_of(self.where, t) for n, t in inner.initializers.items()}
+        self.own = {n: array_of(self.label, t) for n, t in inner.initializers.items()}
         self.makers = inner.producers
         self.inputs = inner.inputs
         self.uses = Counter(name for n in needed(proto) for name in n.input)
@@ -65,16 +65,16 @@ class BodyConstants:
         """
         formed: set[str] = set()
         for node in proto.node:
-            attributes(self.where, node, self.graph.opset)
+            attributes(self.label, node, self.graph.opset)
             for name in node.input:
                 if name in self.makers and name not in formed:
                     raise UsageError(
-                        f"{self.where}: {called(node)} reads {short(name)!r} before it is made"
+                        f"{self.label}: {called(node)} reads {short(name)!r} before it is made"
                     )
             twice = formed.union(self.inputs, self.own).intersection(node.output)
             if twice:
                 raise UsageError(
-                    f"{self.where}: {called(node)} gives {short(min(twice))!r}, which is there "
+                    f"{self.label}: {called(node)} gives {short(min(twice))!r}, which is there "
                     f"already"
                 )
             formed.update(name for name in node.output if name)
@@ -82,12 +82,12 @@ class BodyConstants:
     def note_integers(self, node: NodeProto) -> None:
         """Tell whether results of a node are integers. Raises UsageError for their quotient."""
         if node.op_type == "Cast":
-            is_whole = attributes(self.where, node, self.graph.opset)["to"] in INTEGERS
+            is_whole = attributes(self.label, node, self.graph.opset)["to"] in INTEGERS
         else:
             is_whole = all(self._is_integer(name) for name in node.input if name)
         if is_whole and node.op_type == "Div":
             raise UsageError(
-                f"{self.where}: {called(node)} cuts the quotient of integers off; a cell has real "
+                f"{self.label}: {called(node)} cuts the quotient of integers off; a cell has real "
                 f"numbers alone: Cast them before, and Floor what comes of it"
             )
         self.integers.update(node.output if is_whole else ())
@@ -122,7 +122,7 @@ class BodyConstants:
         every = {name: array for name, array in arrays.items() if array is not None}
         if len(every) < len(arrays) or not self._is_view(node, every.values()):
             return False
-        results = computed(self.where, node, every, self.graph.model.opset_import)
+        results = computed(self.label, node, every, self.graph.model.opset_import)
         self.folded.update(zip(node.output, results, strict=True))
         return True
 

@@ -93,7 +93,7 @@ class OperatorLayer:
         Returns Y (T, D, B, H), Y_h (D, B, H) and, of an LSTM, Y_c, or (B, T, D, H) and (B, D, H).
         With ``interpreted`` NumPy runs the equations and nothing is compiled.
         """
-        label, rows_first = self.read.where, bool(self.read.options.get("layout", 0))
+        label, rows_first = self.read.label, bool(self.read.options.get("layout", 0))
         x = accept.array(label, "X", X)
         x = np.asarray(x, np.float64 if x.dtype == np.float64 else np.float32)
         x = np.swapaxes(x, 0, 1) if rows_first else x
@@ -123,7 +123,7 @@ class OperatorLayer:
         lengths = self._operand("sequence_lens", stated, "(B,)")
         if lengths is None:
             return None
-        label, most = self.read.where, len(x)
+        label, most = self.read.label, len(x)
         array = accept.shaped(label, "sequence_lens", lengths, x.shape[1:2], meaning="(B,)")
         if array.dtype.kind not in "iu" or np.any((array < 0) | (array > most)):
             raise ArgumentError(
@@ -138,17 +138,17 @@ class OperatorLayer:
         shape = (len(self.directions), x.shape[1], self.read.units)
         if state is None:
             return np.zeros(shape, x.dtype)
-        array = accept.array(self.read.where, name, state)
+        array = accept.array(self.read.label, name, state)
         array = np.swapaxes(array, 0, 1) if rows_first and array.ndim == 3 else array
         if stated is None and array.shape[1] == 1:  # every row starts alike
             array = np.repeat(array, shape[1], 1)
-        return accept.shaped(self.read.where, name, array, shape, x.dtype)
+        return accept.shaped(self.read.label, name, array, shape, x.dtype)
 
     def _operand(self, name: str, stated: object, shape: str) -> object:
         """What is given, else what stands in the model. Raises UsageError for what inputs make."""
         if stated is None and name in self.read.from_inputs:
             raise UsageError(
-                f"{self.read.where}: {name} is {short(self.read.from_inputs[name])!r}, which "
+                f"{self.read.label}: {name} is {short(self.read.from_inputs[name])!r}, which "
                 f"depends on the model's inputs; pass {name}=..., {shape}"
             )
         return self.read.initial.get(name) if stated is None else stated
@@ -202,7 +202,7 @@ def read(source: object) -> list[OperatorLayer | ScanLayer]:
             raise _refusal(one, error) from error
     if not layers:
         raise UsageError(
-            f"{graph.where} has no node {KINDS}; expected one at least"
+            f"{graph.label} has no node {KINDS}; expected one at least"
             + (f"; {others[0]}" if others else "")
         )
     return layers
@@ -210,7 +210,7 @@ def read(source: object) -> list[OperatorLayer | ScanLayer]:
 
 def _refusal(node: RecurrentNode, error: Exception) -> CellgenError:
     """The one error for a node that is no cell, or is broken in whatever way: it names the node."""
-    label = node.graph.where
+    label = node.graph.label
     if not isinstance(error, CellgenError):
         return UsageError(f"{label}: {node.name} cannot be read: {accept.reason(error)}")
     said = Exception.__str__(error)
@@ -242,7 +242,7 @@ def _operator(one: RecurrentNode, name: str, taken: CellNames) -> OperatorLayer:
             other = replace(directions[0], name=own, weights=weights, reverse=reverse)
             directions.append(replace(other, starts=rest[0]))
             continue
-        cell = defined(text, graph.where)
+        cell = defined(text, graph.label)
         directions.append(Imported(own, node.name, cell, weights, text, reverse, *rest))
     return OperatorLayer(recurrent, tuple(directions))
 
@@ -273,12 +273,12 @@ def _scan(one: RecurrentNode, name: str, taken: CellNames) -> ScanLayer:
     body = read_body(graph, node, one.name)
     text = ClassText(class_name(name), name, f"{_said(one)}.", body.lines)
     try:
-        cell = defined(text, graph.where)
+        cell = defined(text, graph.label)
     except DeclarationError as error:
         if error.code != "declaration.split":
             raise
         text = replace(text, lines=(UNREAD, "", *body.lines))
-        cell = defined(text, graph.where)
+        cell = defined(text, graph.label)
     only = Imported(
         name, node.name, cell, body.weights, text, body.reverse,
         _nonzero(body.starts), None, body.from_inputs,
@@ -288,7 +288,7 @@ def _scan(one: RecurrentNode, name: str, taken: CellNames) -> ScanLayer:
 
 def _said(one: RecurrentNode) -> str:
     """What a declaration says of itself."""
-    return f"The {one.name} of {one.graph.where}"
+    return f"The {one.name} of {one.graph.label}"
 
 
 def declared_text(source: object) -> str:

@@ -60,7 +60,7 @@ class _Loop:
     def __init__(self, graph: ModelGraph, node: NodeProto) -> None:
         self.graph = graph
         self.node = node
-        body: GraphProto = attributes(graph.where, node, graph.opset)["body"]
+        body: GraphProto = attributes(graph.label, node, graph.opset)["body"]
         self.body = body
         if graph.opset < LEAST["Scan"]:
             raise self._none(f"opset {graph.opset}; expected {LEAST['Scan']} or newer")
@@ -85,7 +85,7 @@ class _Loop:
 
     def _none(self, why: str) -> LoopError:
         return LoopError(
-            f"{self.graph.where}: {called(self.node)} does not go over a sequence: {why}"
+            f"{self.graph.label}: {called(self.node)} does not go over a sequence: {why}"
         )
 
     def _aliases(self) -> Mapping[str, str]:
@@ -114,7 +114,7 @@ class _Loop:
                 continue
             source = self._source(node.input[0])
             source = self.same.get(source, source)
-            axis = attributes(self.graph.where, node, self.graph.opset).get("axis", 0)
+            axis = attributes(self.graph.label, node, self.graph.opset).get("axis", 0)
             is_around = source not in inner.producers and source not in inner.inputs
             if is_around and axis == 0 and self.graph.constant(source, node) is None:
                 every[node.output[0]] = (node, source)

@@ -42,7 +42,7 @@ class Recurrent:
     operand.
     """
 
-    where: str
+    label: str
     operator: str
     arrays: Mapping[str, Array]
     initial: Mapping[str, Array]
@@ -69,8 +69,8 @@ class Recurrent:
 def read_node(graph: ModelGraph, node: NodeProto) -> Recurrent:
     """Read a node. Raises UsageError for what is missing, dynamic, or unknown."""
     require_opset(graph, node)
-    label = f"{graph.where}: {called(node)}"
-    options = attributes(graph.where, node, graph.opset)
+    label = f"{graph.label}: {called(node)}"
+    options = attributes(graph.label, node, graph.opset)
     _require_known(label, options)
     operands = dict(zip(INPUTS, node.input, strict=False))
     arrays: dict[str, Array] = {}
@@ -142,11 +142,11 @@ def _require_shapes(read: Recurrent) -> None:
     """Refuse arrays whose axes do not fit each other."""
     lacking = [name for name in ("W", "R") if name not in read.arrays]
     if lacking:
-        raise UsageError(f"{read.where}: the input {lacking[0]} is left out; it holds weights")
+        raise UsageError(f"{read.label}: the input {lacking[0]} is left out; it holds weights")
     for name, array in read.arrays.items():
         if name in ("W", "R") and (array.ndim != 3 or not array.size):
             raise UsageError(
-                f"{read.where}: {name} has shape {array.shape}, expected three axes: directions, "
+                f"{read.label}: {name} has shape {array.shape}, expected three axes: directions, "
                 f"rows of gates, columns"
             )
     directions, gates = len(read.reversed_in), len(GATES[read.operator])
@@ -161,7 +161,7 @@ def _require_shapes(read: Recurrent) -> None:
     for name, array in read.arrays.items():
         if array.shape != expected[name]:
             raise UsageError(
-                f"{read.where}: {name} has shape {array.shape}, expected {expected[name]} with "
+                f"{read.label}: {name} has shape {array.shape}, expected {expected[name]} with "
                 f"{directions} direction{'s' * (directions > 1)} and hidden_size {units}"
             )
     rows_first = bool(read.options.get("layout", 0))
@@ -170,7 +170,7 @@ def _require_shapes(read: Recurrent) -> None:
         state = (batch, directions, units) if rows_first else (directions, batch, units)
         shape = (batch,) if name == "sequence_lens" else state
         if array.shape != shape:
-            raise UsageError(f"{read.where}: {name} has shape {array.shape}, expected {shape}")
+            raise UsageError(f"{read.label}: {name} has shape {array.shape}, expected {shape}")
 
 
 def _activations(read: Recurrent) -> Iterator[tuple[Applied, ...]]:
@@ -179,7 +179,7 @@ def _activations(read: Recurrent) -> Iterator[tuple[Applied, ...]]:
     names = read.options.get("activations") or defaults * directions
     if len(names) != len(defaults) * directions:
         raise UsageError(
-            f"{read.where}: {len(names)} activations, expected {len(defaults) * directions}: "
+            f"{read.label}: {len(names)} activations, expected {len(defaults) * directions}: "
             f"{len(defaults)} for each of {directions} directions"
         )
     alphas = list(read.options.get("activation_alpha") or ())
@@ -191,10 +191,10 @@ def _activations(read: Recurrent) -> Iterator[tuple[Applied, ...]]:
             known = [row.name for row in ACTIVATIONS.values()]
             close = difflib.get_close_matches(name, known, n=1)
             raise UsageError(
-                f"{read.where}: the activation {name!r} is none of ONNX's; "
+                f"{read.label}: the activation {name!r} is none of ONNX's; "
                 + (f"did you mean {close[0]!r}?" if close else f"they are {', '.join(known)}")
             )
-        every.append(Applied(row, *_numbers(read.where, row, alphas, betas)))
+        every.append(Applied(row, *_numbers(read.label, row, alphas, betas)))
     for start in range(0, len(every), len(defaults)):
         yield tuple(every[start : start + len(defaults)])
 

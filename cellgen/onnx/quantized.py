@@ -29,7 +29,7 @@ def dequantized(
     """
     if node.domain != RUNTIME:
         return arrays
-    label = f"{graph.where}: {called(node)}"
+    label = f"{graph.label}: {called(node)}"
     return {
         **arrays,
         **{

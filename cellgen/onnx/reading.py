@@ -40,9 +40,9 @@ class MissingError(UsageError):
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """A graph and the one around it; ``where`` says how a message begins."""
+    """A graph and the one around it; ``label`` says how a message begins."""
 
-    where: str
+    label: str
     model: ModelProto
     proto: GraphProto
     opset: int
@@ -76,7 +76,7 @@ class ModelGraph:
 
     def within(self, body: GraphProto) -> ModelGraph:
         """The graph of a body, which sees the values of this one."""
-        return ModelGraph(self.where, self.model, body, self.opset, self)
+        return ModelGraph(self.label, self.model, body, self.opset, self)
 
     def giver(self, name: str) -> ModelGraph | None:
         """The innermost graph that gives a value."""
@@ -150,7 +150,7 @@ class _Constant:
                 stack.pop()
                 continue
             if wanted in holder.initializers:
-                holder.known[key] = array_of(holder.where, holder.initializers[wanted])
+                holder.known[key] = array_of(holder.label, holder.initializers[wanted])
                 continue
             node = holder.producers.get(wanted)
             if node is None or any(attribute.HasField("g") for attribute in node.attribute):
@@ -162,9 +162,9 @@ class _Constant:
             elif not lacking:
                 self._compute(holder, node)
             elif (id(holder), wanted) in opened:
-                raise UsageError(f"{holder.where}: {called(node)} reads what is made of its result")
+                raise UsageError(f"{holder.label}: {called(node)} reads what is made of its result")
             elif len(opened) > MOST:
-                raise UsageError(f"{holder.where}: {called(by)}: over {MOST} nodes make its input")
+                raise UsageError(f"{holder.label}: {called(by)}: over {MOST} nodes make its input")
             else:
                 opened.add((id(holder), wanted))
                 stack += [(holder, n, node) for n in lacking]
@@ -175,7 +175,7 @@ class _Constant:
         holder = graph.giver(name)
         if holder is None:
             raise MissingError(
-                f"{graph.where}: {called(reader)} reads {short(name)!r}, which no initializer, "
+                f"{graph.label}: {called(reader)} reads {short(name)!r}, which no initializer, "
                 f"input or node gives; save the model with its weights"
             )
         return holder
@@ -187,7 +187,7 @@ class _Constant:
         """What a ``Shape`` gives of a value whose axes are counted."""
         if node.op_type != "Shape" or node.domain not in DOMAINS or not self.free:
             return None
-        options = attributes(graph.where, node, graph.opset)
+        options = attributes(graph.label, node, graph.opset)
         axes = graph.shapes.get(node.input[0])
         if axes is None:
             return None
@@ -196,7 +196,7 @@ class _Constant:
 
     def _compute(self, graph: ModelGraph, node: NodeProto) -> None:
         arrays = {n: self._holder(graph, n, node).known[n, self.free] for n in node.input if n}
-        results = computed(graph.where, node, arrays, graph.model.opset_import)
+        results = computed(graph.label, node, arrays, graph.model.opset_import)
         graph.known.update(zip([(n, self.free) for n in node.output], results, strict=True))
 
 
@@ -264,7 +264,7 @@ def require_opset(graph: ModelGraph, node: NodeProto) -> None:
     least = LEAST.get(node.op_type, 0) if node.domain in DOMAINS else 0
     if graph.opset < least:
         raise UsageError(
-            f"{graph.where}: {called(node)} is of opset {graph.opset}, expected {least} or newer; "
+            f"{graph.label}: {called(node)} is of opset {graph.opset}, expected {least} or newer; "
             f"convert the model with onnx.version_converter.convert_version(model, 17)"
         )
 

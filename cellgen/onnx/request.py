@@ -48,7 +48,7 @@ class ModelRequest:
     outputs: tuple[Value, ...] | None
 
     @property
-    def where(self) -> str:
+    def label(self) -> str:
         """How a message begins."""
         return f"export of {self.definition.name}"
 

@@ -32,7 +32,7 @@ from cellgen.onnx.terms import LONGEST, BodyTerm, StepText, named_as
 def read_body(graph: ModelGraph, node: NodeProto, name: str) -> Body:
     """Read a ``Scan``. Raises UsageError, which has the node's ``name``."""
     require_opset(graph, node)
-    return _Reader(graph, node, f"{graph.where}: {name}").body()
+    return _Reader(graph, node, f"{graph.label}: {name}").body()
 
 
 def _starts(
@@ -68,11 +68,11 @@ class _Reader:
     def __init__(self, graph: ModelGraph, node: NodeProto, label: str) -> None:
         self.graph = graph
         self.node = node
-        self.where = label
-        self.options = attributes(graph.where, node, graph.opset)
+        self.label = label
+        self.options = attributes(graph.label, node, graph.opset)
         self.proto = self.options["body"]
         count = int(self.options["num_scan_inputs"])
-        require_counts(self.where, node, self.options)
+        require_counts(self.label, node, self.options)
         self.states = self.proto.input[: len(self.proto.input) - count]
         self.sequences = self.proto.input[len(self.states) :]
         self.dtype = _dtype_of(self.proto)
@@ -99,9 +99,9 @@ class _Reader:
         lines = [*self._declarations(), "", *self.step.lines, ""]
         lines.append(f"outputs = {', '.join(names)}{',' * (len(names) == 1)}")
         starts, from_inputs = _starts(self.graph, self.node, states)
-        reverse = goes_back(self.where, self.options)
+        reverse = goes_back(self.label, self.options)
         return Body(
-            self.where, tuple(lines), self.step.weights, reverse, self.dtype, tuple(states),
+            self.label, tuple(lines), self.step.weights, reverse, self.dtype, tuple(states),
             tuple(inputs), tuple(outputs_of_body), self.statics, starts, from_inputs,
         )  # fmt: skip
 
@@ -123,7 +123,7 @@ class _Reader:
                 shape = tuple(n for k, n in enumerate(shape) if k != dropped % len(shape))
         if shape is None:
             raise UsageError(
-                f"{self.where}: nothing says how many axes {name!r} has; save the model with the "
+                f"{self.label}: nothing says how many axes {name!r} has; save the model with the "
                 f"types of its body's inputs"
             )
         return shape
@@ -138,14 +138,14 @@ class _Reader:
         if self.single and all(isinstance(n, int) for n in axes):
             return (B, *(Integer(n) for n in axes or (1,))), not axes
         if not axes:
-            raise UsageError(f"{self.where}: {name!r} has no axes; expected one of rows, the first")
+            raise UsageError(f"{self.label}: {name!r} has no axes; expected one of rows, the first")
         if any(not isinstance(n, int) for n in axes[1:]):
             raise UsageError(
-                f"{self.where}: {name!r} has axes {axes}; expected lengths for all but the first"
+                f"{self.label}: {name!r} has axes {axes}; expected lengths for all but the first"
             )
         if len(axes) == 1 and isinstance(axes[0], int):
             raise UsageError(
-                f"{self.where}: {name!r} has one axis of length {axes[0]}; expected one of rows, "
+                f"{self.label}: {name!r} has one axis of length {axes[0]}; expected one of rows, "
                 f"and one of units: (B, {axes[0]})"
             )
         return (B, *(Integer(n) for n in axes[1:] or (1,))), len(axes) == 1
@@ -178,7 +178,7 @@ class _Reader:
                 ports.append(Port("", int(axis)))
                 continue
             axes = self._axes(value.type, value.name, around, int(axis))
-            _require_axis(f"{self.where}: scan_input_axes", value.name, int(axis), len(axes) + 1)
+            _require_axis(f"{self.label}: scan_input_axes", value.name, int(axis), len(axes) + 1)
             shape, flat = self._shape(value.name, axes)
             name = self.step.names.like(named_as(value.name))
             fixed = value.type.tensor_type.elem_type == TensorProto.BOOL
@@ -188,7 +188,7 @@ class _Reader:
             self.terms[value.name] = BodyTerm(value.name, name, own, flat=flat)
             ports.append(Port(name, int(axis), flat, self.single))
         if not any(port.name for port in ports):
-            raise UsageError(f"{self.where}: its body reads none of its sequences")
+            raise UsageError(f"{self.label}: its body reads none of its sequences")
         return ports
 
     def _named_outputs(self, states: Sequence[Port]) -> list[tuple[str, int]]:
@@ -219,14 +219,14 @@ class _Reader:
             source = self.constants.source(name)
             term = self._term(source, self.node)
             if len(term.shape) > 1 and term.shape[0] != B:
-                raise UsageError(f"{self.where}: its result {short(name)!r} has no axis of rows")
+                raise UsageError(f"{self.label}: its result {short(name)!r} has no axis of rows")
             own = self.targets.get(source, "")
             if not own:
                 own = self.step.write(BodyTerm(name, self.step.number(term), term.meaning)).text
                 self.targets[source] = own
             port = Port(own, axis, term.flat, self.single)
             rank = len(term.shape) + 1 - term.flat - self.single
-            _require_axis(f"{self.where}: scan_output_axes", name, axis, rank)
+            _require_axis(f"{self.label}: scan_output_axes", name, axis, rank)
             ports.append(port)
         return ports
 
@@ -243,19 +243,19 @@ class _Reader:
         row = ROWS.get(node.op_type) if node.domain in DOMAINS else None
         if self.single and node.op_type in ACROSS:
             raise UsageError(
-                f"{self.where}: {called(node)}: its states have no axis of rows; expected (B, ...)"
+                f"{self.label}: {called(node)}: its states have no axis of rows; expected (B, ...)"
             )
         if row is None:
-            raise UsageError(_unknown(self.where, node))
+            raise UsageError(_unknown(self.label, node))
         operands = [self._term(self.constants.source(n), node) if n else None for n in node.input]
-        options = attributes(self.where, node, self.graph.opset)
+        options = attributes(self.label, node, self.graph.opset)
         try:
             formed = row(NodeCall(self.step, node, operands, options, self.graph.opset))
             for term, name in zip(formed, node.output, strict=False):
                 self._keep(term, name)
         except UsageError as error:
             said = Exception.__str__(error)
-            raise UsageError(f"{self.where}: {called(node)}: {said}") from None
+            raise UsageError(f"{self.label}: {called(node)}: {said}") from None
 
     def _keep(self, term: BodyTerm, name: str) -> None:
         """Write an equation for a result, unless it is short and read once."""
@@ -278,7 +278,7 @@ class _Reader:
         array = self.constants.array(name)
         if array is None and name in self.constants.makers:
             raise UsageError(
-                f"{self.where}: {called(reader)} reads {short(name)!r} before it is made"
+                f"{self.label}: {called(reader)} reads {short(name)!r} before it is made"
             )
         is_own = name in self.constants.own or name in self.constants.makers
         if array is not None and not array.shape and not is_own and array.dtype.kind == "f":
@@ -292,13 +292,13 @@ class _Reader:
         axes = self.graph.shapes.get(name)
         if axes is None or len(axes) < 2 or any(not isinstance(n, int) for n in axes[1:]):
             raise UsageError(
-                f"{self.where}: {called(reader)} reads {short(name)!r}, which depends on the "
+                f"{self.label}: {called(reader)} reads {short(name)!r}, which depends on the "
                 f"model's inputs, and its axes {axes} are not (rows, lengths ...)"
             )
         rows = sorted({str(self._axes(v.type, v.name, n, None)[0]) for v, n in self._started})
         if isinstance(axes[0], int) and str(axes[0]) not in rows:
             raise UsageError(
-                f"{self.where}: {called(reader)} reads the weight {short(name)!r}, {axes}, which "
+                f"{self.label}: {called(reader)} reads the weight {short(name)!r}, {axes}, which "
                 f"depends on the model's inputs; expected an initializer, or rows {', '.join(rows)}"
             )
         shape, flat = self._shape(name, axes)

@@ -151,12 +151,12 @@ def double_backward(
     Raises:
         ArgumentError: as ``hvp``, or a cotangent of what has no gradient.
     """
-    where = f"{getattr(kernel, 'name', 'kernel')}.double_backward"
-    cotangent_arrays = accept.names(where, "cotangents", cotangents, "arrays")
+    label = f"{getattr(kernel, 'name', 'kernel')}.double_backward"
+    cotangent_arrays = accept.names(label, "cotangents", cotangents, "arrays")
     wrong = [name for name in cotangent_arrays if of_gradient(name) is None]
     if wrong:
         raise ArgumentError(
-            f"{where}: cotangents has {wrong[0]}, expected names of gradients, such as "
+            f"{label}: cotangents has {wrong[0]}, expected names of gradients, such as "
             f"{gradient_of(wrong[0])}"
         )
     along = {of_gradient(name) or name: cotangents[name] for name in cotangent_arrays}
@@ -177,15 +177,15 @@ class _DerivativeCall:
         options: Mapping[str, object],
     ) -> None:
         self.moves = directions(kernel)
-        self.where, self.kernel = f"{kernel.name}.{what}", kernel
-        self.over_time = accept.flag(self.where, "over_time", over_time)
+        self.label, self.kernel = f"{kernel.name}.{what}", kernel
+        self.over_time = accept.flag(self.label, "over_time", over_time)
         for name in options:
             if name not in OPTIONS or not self.over_time:
                 known = suggestion(name, OPTIONS if self.over_time else ())
-                raise ArgumentError(f"{self.where}: unknown option {name!r}; {known}")
+                raise ArgumentError(f"{self.label}: unknown option {name!r}; {known}")
         self.options = options
-        accept.names(self.where, "values", values, "arrays")
-        accept.names(self.where, "along", along, "arrays")
+        accept.names(self.label, "values", values, "arrays")
+        accept.names(self.label, "along", along, "arrays")
         self.values: dict[str, object] = {**values}
         for name, dot in self.moves.items():
             value = values.get(name)
@@ -199,7 +199,7 @@ class _DerivativeCall:
         name = "sequence_forward" if self.over_time else "forward"
         if name not in self.kernel.functions:
             raise ArgumentError(
-                f"{self.where}: the cell has no {name}, pass over_time={not self.over_time}"
+                f"{self.label}: the cell has no {name}, pass over_time={not self.over_time}"
             )
         return {item.name for item in self.kernel.functions[name].function.arguments}
 
@@ -207,7 +207,7 @@ class _DerivativeCall:
         for name in names:
             if name not in known:
                 raise ArgumentError(
-                    f"{self.where}: unknown {name!r} in {what}; {suggestion(name, known)}"
+                    f"{self.label}: unknown {name!r} in {what}; {suggestion(name, known)}"
                 )
 
     def first(self) -> First:
@@ -222,7 +222,7 @@ class _DerivativeCall:
         known = list(moves)
         moved: dict[str, object] = {}
         for what, arrays in (("upstream", upstream), ("d_upstream", d_upstream)):
-            accept.names(self.where, what, arrays, "arrays")
+            accept.names(self.label, what, arrays, "arrays")
             self._refuse_unknown(what, arrays, known)
         for name in upstream:
             moved[gradient_of(moves[name])] = upstream[name]

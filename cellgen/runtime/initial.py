@@ -283,10 +283,10 @@ def _of_matrix(item: Argument, axes: ReadAxes) -> Rule:
     return Orthogonal(gates) if squares and item.shape[-2] not in axes.inputs else Glorot(gates)
 
 
-def must_be_given(where: str, item: Argument, numbers: str) -> str:
+def must_be_given(label: str, item: Argument, numbers: str) -> str:
     """What every door says of a parameter without a rule; ``numbers``: what it takes for them."""
     return (
-        f"{where}: {item.name} {shape_text(item)} does not learn (it is declared with "
+        f"{label}: {item.name} {shape_text(item)} does not learn (it is declared with "
         f"gradient=False), so that its numbers must be given; pass "
         f"initial={{{item.name!r}: {numbers}}}"
     )

@@ -75,7 +75,7 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def interface_of(text: str, where: str) -> Interface:
+def interface_of(text: str, label: str) -> Interface:
     """Read what ``interface_text`` wrote.
 
     Raises:
@@ -85,12 +85,12 @@ def interface_of(text: str, where: str) -> Interface:
         abi, interface = _of_text(text)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BuildError(
-            f"{where} holds no interface of a cell ({type(error).__name__}: {error}); write it "
+            f"{label} holds no interface of a cell ({type(error).__name__}: {error}); write it "
             f"again with `cellgen build`"
         ) from error
     if interface is None:
         raise BuildError(
-            f"{where} is of ABI {abi}, expected {ABI_VERSION}; write it again with `cellgen build`"
+            f"{label} is of ABI {abi}, expected {ABI_VERSION}; write it again with `cellgen build`"
         )
     return interface
 

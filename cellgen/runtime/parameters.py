@@ -31,10 +31,10 @@ def shapes_of(interface: Interface, sizes: Mapping[str, object]) -> dict[str, Sh
 
     Run-time scalars have none. Raises ArgumentError.
     """
-    where = f"{interface.name}.shapes"
+    label = f"{interface.name}.shapes"
     function = _function(interface, over_time="T" in sizes)
     items = [item for item in function.arguments if not item.is_scalar]
-    dims = _sizes(where, interface, items, sizes)
+    dims = _sizes(label, interface, items, sizes)
     return {item.name: lengths(item, dims) for item in items}
 
 
@@ -49,37 +49,37 @@ def initial_of(
 
     Raises ArgumentError.
     """
-    where = f"{interface.name}.init"
+    label = f"{interface.name}.init"
     if not isinstance(rng, np.random.Generator):
         raise ArgumentError(
-            f"{where}: rng is {accept.shown(rng)}, expected a numpy.random.Generator; pass "
+            f"{label}: rng is {accept.shown(rng)}, expected a numpy.random.Generator; pass "
             f"np.random.default_rng(0)"
         )
-    element = accept.float_dtype(where, dtype)
+    element = accept.float_dtype(label, dtype)
     function = _function(interface, over_time=True)
     parameters = [item for item in function.arguments if item.is_weight and item.used]
     states = [item for item in function.arguments if item.role == "state" and "B" in sizes]
-    chosen = {} if initial is None else accept.names(where, "initial", initial, "arrays")
+    chosen = {} if initial is None else accept.names(label, "initial", initial, "arrays")
     for name in chosen:
-        accept.choice(where, "a name in initial", name, [item.name for item in parameters])
-    dims = _sizes(where, interface, [*parameters, *states], sizes)
+        accept.choice(label, "a name in initial", name, [item.name for item in parameters])
+    dims = _sizes(label, interface, [*parameters, *states], sizes)
     fixed, axes = fixed_of(interface.functions), read_axes(function.arguments)
     arrays = {}
     for item in parameters:
         shape = lengths(item, dims)
         if item.name in chosen:
-            arrays[item.name] = _numbers(where, item, chosen[item.name], rng, shape).astype(element)
+            arrays[item.name] = _numbers(label, item, chosen[item.name], rng, shape).astype(element)
             continue
         rule = rule_of(interface.name, item, axes, fixed)
         if rule is None:
-            raise ArgumentError(must_be_given(where, item, f"an array {shape}"))
+            raise ArgumentError(must_be_given(label, item, f"an array {shape}"))
         try:
             arrays[item.name] = drawn(rule.of(shape), shape, rng).astype(element)
         except (MemoryError, ValueError) as error:
             if isinstance(error, ValueError) and math.prod(shape) < MOST_NUMBERS:
                 raise
             raise MemoryError(
-                f"{where}: no memory for {item.name} of shape {shape}; take fewer units"
+                f"{label}: no memory for {item.name} of shape {shape}; take fewer units"
             ) from error
     starts = {item.name: np.full(lengths(item, dims), item.initial, element) for item in states}
     return arrays | starts
@@ -93,35 +93,35 @@ def _function(interface: Interface, *, over_time: bool) -> Function:
 
 
 def _sizes(
-    where: str, interface: Interface, items: Iterable[Argument], sizes: Mapping[str, object]
+    label: str, interface: Interface, items: Iterable[Argument], sizes: Mapping[str, object]
 ) -> dict[str, int]:
     """Look at dimensions that are given by name: all that ``items`` have. Raises ArgumentError."""
     for name in sizes:
         if name not in interface.dims:
             raise ArgumentError(
-                f"{where}: unknown dimension {name!r}, expected some of "
+                f"{label}: unknown dimension {name!r}, expected some of "
                 f"{', '.join(interface.dims)}; correct the name"
             )
-    dims = {name: accept.whole(where, name, size) for name, size in sizes.items()}
+    dims = {name: accept.whole(label, name, size) for name, size in sizes.items()}
     needed = dict.fromkeys(dim for item in items for dim in dims_of(item))
     missing = [name for name in interface.dims if name in needed and name not in dims]
     if missing:
         raise ArgumentError(
-            f"{where}: the dimension {missing[0]} is missing; pass "
+            f"{label}: the dimension {missing[0]} is missing; pass "
             f"{', '.join(f'{name}=...' for name in missing)}"
         )
     return dims
 
 
 def _numbers(
-    where: str, item: Argument, value: object, rng: np.random.Generator, shape: Shape
+    label: str, item: Argument, value: object, rng: np.random.Generator, shape: Shape
 ) -> Array:
     """Numbers that a caller gives for a parameter. Raises ArgumentError for another shape."""
     numbers = value(rng, shape) if callable(value) else value
-    array = accept.array(where, f"initial[{item.name!r}]", numbers)
+    array = accept.array(label, f"initial[{item.name!r}]", numbers)
     if array.shape != tuple(shape):
         raise ArgumentError(
-            f"{where}: initial[{item.name!r}] has shape {array.shape}, expected "
+            f"{label}: initial[{item.name!r}] has shape {array.shape}, expected "
             f"{shape_text(item)} = {shape}; give as many numbers"
         )
     return array

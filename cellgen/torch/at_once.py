@@ -42,7 +42,7 @@ def are_at_once(cell: CellFunction, x: Tensor, stated: Mapping[str, Any]) -> boo
     if place is None or place.target != CUDA.target:
         return False
     word = os.environ[DIRECTIONS_VARIABLE]
-    label = cell.layout.where
+    label = cell.layout.label
     if accept.choice(label, DIRECTIONS_VARIABLE, word, DIRECTIONS) != BOTH or _is_recorded():
         return False
     form = stated.get("form") or cell.form

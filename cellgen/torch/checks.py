@@ -36,7 +36,7 @@ def check_given(layer: CellLayers, stated: Mapping[str, object]) -> None:
         *layer.cell.scalars,
     )
     states = tuple(item.name for item in layer.roles.states)
-    check_tensors(layer.where, layer.roles.shared, stated)
+    check_tensors(layer.label, layer.roles.shared, stated)
     for name in stated:
         if name in known:
             continue
@@ -47,14 +47,14 @@ def check_given(layer: CellLayers, stated: Mapping[str, object]) -> None:
             advice = "the layer has it as its input or its parameter"
         elif name in OF_LAYER:
             advice = "it is said when the layer is made"
-        raise KindError(f"{layer.where}: unknown argument {name!r}; {advice}")
+        raise KindError(f"{layer.label}: unknown argument {name!r}; {advice}")
 
 
 def check_free(layer: CellLayers, name: str) -> None:
     """Look at a parameter's name. Raises KindError where it is an attribute of layers already."""
     if hasattr(layer, name):
         raise KindError(
-            f"{layer.where}: the weight {name!r} would hide an attribute of the layer, expected "
+            f"{layer.label}: the weight {name!r} would hide an attribute of the layer, expected "
             f"another name; rename it in the cell, for example to {name}_weight"
         )
 
@@ -99,7 +99,7 @@ def check_shapes(
     missing = [item for item in layer.roles.shared if tensors.get(item.name) is None]
     if missing:
         raise KindError(
-            f"{layer.where}: {missing[0].name} is missing, expected a tensor "
+            f"{layer.label}: {missing[0].name} is missing, expected a tensor "
             f"{shape_text(missing[0])}; pass {missing[0].name}=..."
         )
     inner = units(layer.roles.input)
@@ -107,7 +107,7 @@ def check_shapes(
     timed = ("T",) if is_single else ("B", "T") if batch_first else ("T", "B")
     if x.dim() != len(timed) + len(inner):
         raise TensorError(
-            f"{layer.where}: {layer.roles.input.name} has {x.dim()} axes, shape {tuple(x.shape)}, "
+            f"{layer.label}: {layer.roles.input.name} has {x.dim()} axes, shape {tuple(x.shape)}, "
             f"expected {len(timed) + len(inner)}: {_text((*timed, *inner))}, or one less without B"
         )
     sizes = dict(layer.sizes) | dict(zip(timed, x.shape, strict=False))
@@ -141,7 +141,7 @@ def _check_shape(
     expected = tuple(axis_length(axis, dict(sizes)) for axis in axes)
     if not isinstance(tensor, Tensor):
         raise KindError(
-            f"{layer.where}: {label} is a {type(tensor).__name__}, expected a torch.Tensor "
+            f"{layer.label}: {label} is a {type(tensor).__name__}, expected a torch.Tensor "
             f"{_text(axes)} = {expected}; pass torch.as_tensor(...)"
         )
     if tuple(tensor.shape) != expected:
@@ -152,12 +152,12 @@ def _check_shape(
         }
         known = ", ".join(f"{dim} = {sizes[dim]} of {whence[dim]}" for dim in names)
         raise TensorError(
-            f"{layer.where}: {label} has shape {tuple(tensor.shape)}, expected {_text(axes)} = "
+            f"{layer.label}: {label} has shape {tuple(tensor.shape)}, expected {_text(axes)} = "
             f"{expected}, with {known}; make them agree"
         )
     lacks = accept.lacking(tensor)
     if lacks:
-        raise TensorError(f"{layer.where}: {label} {lacks}")
+        raise TensorError(f"{layer.label}: {label} {lacks}")
 
 
 def _text(axes: Sequence[str]) -> str:

@@ -166,7 +166,7 @@ class Call:
         own = self.options
         if own.window:
             raise TensorError(
-                f"{layout.where}: window is {own.window}, expected 0 where gradients are "
+                f"{layout.label}: window is {own.window}, expected 0 where gradients are "
                 f"differentiated: truncated ones are no derivative of anything; leave it out"
             )
         tangent = self.known.tangent(by)

@@ -87,14 +87,14 @@ def run_exported(
     layout, (lengths, mask, reset), (reverse, batch_first) = known.layout, tables, flags
     if torch.jit.is_tracing():
         raise KindError(
-            f"{layout.where}: torch.onnx.export with dynamo=False has no translation of a cell "
+            f"{layout.label}: torch.onnx.export with dynamo=False has no translation of a cell "
             f"over time; pass dynamo=True, or write the cell by cellgen.onnx.export"
         )
     untold = {"mask": mask, "reset": reset, **others}
     for name, value in untold.items():
         if value is not None and value is not False:
             raise KindError(
-                f"{layout.where}: torch.onnx.export has no translation of {name}, expected "
+                f"{layout.label}: torch.onnx.export has no translation of {name}, expected "
                 f"lengths, reverse and batch_first alone; leave {name} out"
             )
     named = {item.name: t.detach() for item, t in zip(layout.theta, theta, strict=True)}

@@ -53,12 +53,12 @@ REFUSED: Mapping[str, str] = {
 """Options that steps alone have, and what to do."""
 
 
-def check_form(where: str, form: object) -> str:
+def check_form(label: str, form: object) -> str:
     """Return the word of a form. Raises ArgumentError."""
     if isinstance(form, str) and form in FORMS:
         return FORMS[FORMS.index(form)]
     raise ArgumentError(
-        f"{where}: form is {accept.shown(form)}, expected one of {', '.join(map(repr, FORMS))}"
+        f"{label}: form is {accept.shown(form)}, expected one of {', '.join(map(repr, FORMS))}"
     )
 
 
@@ -124,15 +124,15 @@ def taken(known: Known, form: str) -> str:
     own, reason = own_form(known)
     if form == AUTO:
         return own or STEP
-    where = known.layout.where
+    label = known.layout.label
     if not own:
         raise ArgumentError(
-            f"{where}: form is {form!r}, but the cell runs step by step: {reason}; pass "
+            f"{label}: form is {form!r}, but the cell runs step by step: {reason}; pass "
             f"form='step', or form='auto' for whatever a cell has"
         )
     if form != own:
         what = "has a memory, which goes in chunks" if own == CHUNK else "is scans alone"
-        raise ArgumentError(f"{where}: form is {form!r}, but the cell {what}; pass form={own!r}")
+        raise ArgumentError(f"{label}: form is {form!r}, but the cell {what}; pass form={own!r}")
     return own
 
 
@@ -161,7 +161,7 @@ class FormOfCall:
         for name, value in stated:
             if value and name in REFUSED:
                 raise ArgumentError(
-                    f"{layout.where}: {name} is {accept.shown(value)} with form={self.form!r}; "
+                    f"{layout.label}: {name} is {accept.shown(value)} with form={self.form!r}; "
                     f"{REFUSED[name]}"
                 )
         of_outputs = tuple((name, value) for name, value in stated if name in OUTPUT_OPTIONS)
@@ -177,7 +177,7 @@ def of_call(
     Where the choice is left to us, a sequence of one step is a step; so is an empty one always.
     Raises ArgumentError.
     """
-    wanted = usual if form is None else check_form(known.layout.where, form)
+    wanted = usual if form is None else check_form(known.layout.label, form)
     own = _taken_once(known, wanted)
     if own == STEP or not isinstance(theta[0], Tensor):
         return None
@@ -216,7 +216,7 @@ def _check_outputs(cell: ChunkedCell, layout: Layout, how: FormOfCall) -> None:
     for name in names:
         if name in cell.unformed:
             raise ArgumentError(
-                f"{layout.where}: outputs names {name!r} with form={how.form!r}, which forms a "
+                f"{layout.label}: outputs names {name!r} with form={how.form!r}, which forms a "
                 f"memory at the end alone; read {name}_last, or pass form='step'"
             )
 
@@ -237,7 +237,7 @@ def run(
     """
     layout, wanted = known.layout, how.wanted
     reverse, zeros, batch_first = (
-        accept.flag(layout.where, name, flag) for name, flag in zip(FLAGS, flags, strict=True)
+        accept.flag(layout.label, name, flag) for name, flag in zip(FLAGS, flags, strict=True)
     )
     sizes = layout.check(theta, ANYWHERE)
     layout.check_steps(sizes, theta[0], *tables)

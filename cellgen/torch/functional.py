@@ -129,7 +129,7 @@ class CellFunction:
         scalars: tuple[float, ...] = ()
         if self.scalars:
             scalars = tuple(self._number(n, arguments.pop(n, v)) for n, v in self.scalars.items())
-        if batch_first is not False and accept.flag(self.layout.where, "batch_first", batch_first):
+        if batch_first is not False and accept.flag(self.layout.label, "batch_first", batch_first):
             arguments = self._time_first(arguments)
             mask, reset = _steps_first(mask), _steps_first(reset)
         rare, cut = (
@@ -197,12 +197,12 @@ class CellFunction:
             return float(value)
         if isinstance(value, Tensor) and value.requires_grad:
             raise TensorError(
-                f"{self.layout.where}: {name} requires a gradient, which the cell does not form "
+                f"{self.layout.label}: {name} requires a gradient, which the cell does not form "
                 f"for it; pass {name}.detach()"
             )
         if isinstance(value, Tensor) and value.dim() == 0:
             return float(value)
-        return as_scalar(self.layout.where, name, value, self.scalars[name])
+        return as_scalar(self.layout.label, name, value, self.scalars[name])
 
     def _checked(
         self,
@@ -213,7 +213,7 @@ class CellFunction:
         flush_denormals: bool,
     ) -> Call:
         """Look at the options of a call that are no tensors. Raises ArgumentError."""
-        label = self.layout.where
+        label = self.layout.label
         return _call(
             self.known,
             scalars,
@@ -265,7 +265,7 @@ class CellFunction:
             elif item.name not in self.states or first is None:
                 self.layout.check_forms(arrays)
                 raise KindError(
-                    f"{self.layout.where}: {item.name} is missing, expected a tensor "
+                    f"{self.layout.label}: {item.name} is missing, expected a tensor "
                     f"({', '.join(item.shape)}); pass {item.name}=..."
                 )
             else:
@@ -298,13 +298,13 @@ class CellFunction:
     def _unknown(self, name: str) -> KindError:
         if name in ELSEWHERE:
             return KindError(
-                f"{self.layout.where}: {name} is no option of a function of torch; "
+                f"{self.layout.label}: {name} is no option of a function of torch; "
                 f"{ELSEWHERE[name]}"
             )
         names = (*self.names, *self.scalars, *OPTIONS)
         close = difflib.get_close_matches(name, names, n=1)
         advice = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(self.names)}"
-        return KindError(f"{self.layout.where}: unknown argument {name!r}; {advice}")
+        return KindError(f"{self.layout.label}: unknown argument {name!r}; {advice}")
 
 
 def _call(
@@ -346,7 +346,7 @@ def _cut(
 
     Raises ArgumentError.
     """
-    label = known.layout.where
+    label = known.layout.label
     cut = segments_of(label, arguments, stated, known.kernel.interface.jumps)
     if cut is None:
         return None
@@ -418,7 +418,7 @@ def function(
         ArgumentError: the cell has no such form, with the statement that forbids it.
     """
     known_cell = known(cell)
-    label = known_cell.layout.where
+    label = known_cell.layout.label
     return CellFunction(
         known_cell, forms.check_form(label, form), accept.whole(label, "chunk", chunk, 1)
     )

@@ -41,14 +41,14 @@ def run_segments(
     layout = call.layout(tables)
     sizes = layout.check(theta)
     layout.check_steps(sizes, theta[0], *tables)
-    where, device = layout.where, theta[0].device
+    label, device = layout.label, theta[0].device
     place = PLACES.get(device.type)
     if place is None or device.type == "meta":
         raise TensorError(
-            f"{where}: parallel is {SEGMENTS!r} and the tensors are on {device}, expected tensors "
+            f"{label}: parallel is {SEGMENTS!r} and the tensors are on {device}, expected tensors "
             f"of the CPU or of CUDA; move them, or leave parallel out"
         )
-    refuse_narrow(where, element_name(theta[0].dtype))
+    refuse_narrow(label, element_name(theta[0].dtype))
     if not place.reads:
         return run_segments_on_device(call, cut, tables, theta, save=save, forward=forward)
     arrays: dict[str, object] = {

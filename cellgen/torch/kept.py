@@ -44,7 +44,7 @@ def apart(
     expected = (place // holds.itemsize,)
     if (tuple(kept.shape), kept.dtype, kept.device) != (expected, holds, x.device):
         raise TensorError(
-            f"{layout.where}: what a call keeps is {tuple(kept.shape)} of {kept.dtype} on "
+            f"{layout.label}: what a call keeps is {tuple(kept.shape)} of {kept.dtype} on "
             f"{kept.device}, expected {expected} of {holds} on {x.device}; a hook of saved "
             f"tensors changed it: let it give back what it was given"
         )

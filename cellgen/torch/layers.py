@@ -143,13 +143,13 @@ class CellLayers(KnownToTools, torch.nn.Module):
         tables = {"lengths": lengths, "mask": mask, "reset": reset}
         flags = {"zero_output_for_mask": zero_output_for_mask, "form": form}
         named = {**tables, **flags, "return_outputs": return_outputs}
-        node: Any = as_node(self, self.where, (x, state), named, arguments)
+        node: Any = as_node(self, self.label, (x, state), named, arguments)
         if node is not None:
             return node  # type: ignore[no-any-return]
         selection = self._shown(arguments) if arguments else {}
         if isinstance(x, PackedSequence):
             return self._run_packed(x, state, tables, return_outputs, arguments, selection, form)
-        check_tensors(self.where, [self.roles.input], {self.roles.input.name: x})
+        check_tensors(self.label, [self.roles.input], {self.roles.input.name: x})
         is_single = x.dim() == len(units(self.roles.input)) + 1
         check_shapes(self, x, self._split(state), arguments, batch_first=self.batch_first)
         if is_single:
@@ -190,7 +190,7 @@ class CellLayers(KnownToTools, torch.nn.Module):
         for name, table in tables.items():
             if table is not None:
                 raise KindError(
-                    f"{self.where}: {name} is given with a PackedSequence, expected one of them; "
+                    f"{self.label}: {name} is given with a PackedSequence, expected one of them; "
                     f"leave {name} out, or pass a tensor with lengths"
                 )
         rows: Padded = padded(x)
@@ -214,7 +214,7 @@ class CellLayers(KnownToTools, torch.nn.Module):
         return 1 if name in over_time else 0
 
     @property
-    def where(self) -> str:
+    def label(self) -> str:
         """How a message begins."""
         return f"module({self.cell.layout.cell})"
 
@@ -238,10 +238,10 @@ class CellLayers(KnownToTools, torch.nn.Module):
         if len(states) != len(self.roles.states):
             names = ", ".join(item.name for item in self.roles.states)
             raise KindError(
-                f"{self.where}: state holds {len(states)} tensors, expected "
+                f"{self.label}: state holds {len(states)} tensors, expected "
                 f"{len(self.roles.states)}: {names}; pass a tuple in this order"
             )
-        check_states(self.where, "state", states)
+        check_states(self.label, "state", states)
         return states
 
     def _run(

@@ -34,7 +34,7 @@ class Layout(frameworks.TensorLayout):
         if len(theta) != len(self.theta):
             names = ", ".join(item.name for item in self.theta)
             raise KindError(
-                f"{self.where}: found {len(theta)} tensors, expected {len(self.theta)}: {names}"
+                f"{self.label}: found {len(theta)} tensors, expected {len(self.theta)}: {names}"
             )
         first = theta[0]
         place = self._place(first, place)
@@ -71,7 +71,7 @@ class Layout(frameworks.TensorLayout):
         for name, tensor in tensors.items():
             lacks = "" if tensor is None else accept.lacking(tensor)
             if lacks:
-                raise TensorError(f"{self.where}: {name} {lacks}")
+                raise TensorError(f"{self.label}: {name} {lacks}")
 
     def check_forms(self, tensors: Mapping[str, object]) -> None:
         """Look at the kinds and ranks of what is given by name. Raises TensorError, KindError."""
@@ -93,14 +93,14 @@ class Layout(frameworks.TensorLayout):
         place = PLACES.get(first.device.type)
         if place is None:
             raise TensorError(
-                f"{self.where}: {self.theta[0].name} is on {first.device}, expected the CPU or a "
+                f"{self.label}: {self.theta[0].name} is on {first.device}, expected the CPU or a "
                 f"device of CUDA, for which there are kernels; pass {self.theta[0].name}.to('cpu')"
             )
         return place
 
     def _refuse_kind(self, item: Argument, value: object) -> NoReturn:
         raise KindError(
-            f"{self.where}: {item.name} is a {type(value).__name__}, expected a torch.Tensor "
+            f"{self.label}: {item.name} is a {type(value).__name__}, expected a torch.Tensor "
             f"{shape_text(item)}; pass torch.as_tensor({item.name})"
         )
 
@@ -115,18 +115,18 @@ class Layout(frameworks.TensorLayout):
             if item.is_weight:
                 other = f", layer.to(torch.{wanted}) or {name}.to(torch.{dtype})"
         raise TensorError(
-            f"{self.where}: {item.name} is {dtype}, expected {expected}; pass "
+            f"{self.label}: {item.name} is {dtype}, expected {expected}; pass "
             f"{item.name}.to(torch.{wanted}){other}"
         )
 
     def _refuse_device(self, item: Argument, tensor: Tensor, first: Tensor) -> NoReturn:
         if tensor.layout != torch.strided:
             raise TensorError(
-                f"{self.where}: {item.name} has the layout {tensor.layout}, expected a dense one; "
+                f"{self.label}: {item.name} has the layout {tensor.layout}, expected a dense one; "
                 f"pass {item.name}.to_dense()"
             )
         raise TensorError(
-            f"{self.where}: {item.name} is on {tensor.device}, but {self.theta[0].name} is on "
+            f"{self.label}: {item.name} is on {tensor.device}, but {self.theta[0].name} is on "
             f"{first.device}; pass {item.name}.to({str(first.device)!r})"
         )
 
@@ -134,7 +134,7 @@ class Layout(frameworks.TensorLayout):
         """Look at whether operands of a type can be rounded. Raises TensorError."""
         if products == BF16 and first.dtype == torch.float64:
             raise TensorError(
-                f"{self.where}: products is 'bf16' and the tensors are float64, expected "
+                f"{self.label}: products is 'bf16' and the tensors are float64, expected "
                 f"float32 tensors; pass those, or leave products out"
             )
 
@@ -143,7 +143,7 @@ class Layout(frameworks.TensorLayout):
         if lengths.numel() and (int(lengths.min()) < 0 or int(lengths.max()) > steps):
             row = int(((lengths < 0) | (lengths > steps)).int().argmax())
             raise TensorError(
-                f"{self.where}: lengths[{row}] is {int(lengths[row])}, expected 0 to T = {steps}; "
+                f"{self.label}: lengths[{row}] is {int(lengths[row])}, expected 0 to T = {steps}; "
                 f"shorten it or pass longer tensors"
             )
 
@@ -171,7 +171,7 @@ class Layout(frameworks.TensorLayout):
     def _check_place(self, name: str, tensor: Tensor, first: Tensor) -> None:
         if tensor.device != first.device:
             raise TensorError(
-                f"{self.where}: {name} is on {tensor.device}, but {self.theta[0].name} is on "
+                f"{self.label}: {name} is on {tensor.device}, but {self.theta[0].name} is on "
                 f"{first.device}; pass {name}.to({str(first.device)!r})"
             )
 
@@ -180,14 +180,14 @@ class Layout(frameworks.TensorLayout):
     ) -> None:
         if not isinstance(table, Tensor):
             raise KindError(
-                f"{self.where}: {name} is a {type(table).__name__}, expected a torch.Tensor "
+                f"{self.label}: {name} is a {type(table).__name__}, expected a torch.Tensor "
                 f"({axes}); pass torch.as_tensor({name})"
             )
         if table.dtype == dtype and tuple(table.shape) == shape:
             return
         kind = element_name(dtype)
         raise TensorError(
-            f"{self.where}: {name} has shape {tuple(table.shape)} and dtype "
+            f"{self.label}: {name} has shape {tuple(table.shape)} and dtype "
             f"{str(table.dtype).removeprefix('torch.')}, expected ({axes}) = {shape} of {kind}; "
             f"pass {name}.to(torch.{kind}) in that shape"
         )

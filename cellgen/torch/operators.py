@@ -147,7 +147,7 @@ def _forward_gradients(ctx: Any, upstream: Sequence[Tensor | None]) -> tuple[Any
     call: Call = ctx.call
     if not ctx.is_saved:
         raise TensorError(
-            f"{call.known.layout.where}: this forward pass was run with save=False, so that "
+            f"{call.known.layout.label}: this forward pass was run with save=False, so that "
             f"nothing can be differentiated; run torch.ops.cellgen.forward with save=True"
         )
     tables, theta, kept = call.split(ctx.saved_tensors)
@@ -171,7 +171,7 @@ def _backward_gradients(ctx: Any, cotangents: Sequence[Tensor | None]) -> tuple[
     call: Call = ctx.call
     if call.options.per_row:
         raise TensorError(
-            f"{call.known.layout.where}: this backward pass was run with per_row, expected the "
+            f"{call.known.layout.label}: this backward pass was run with per_row, expected the "
             f"sum over rows where gradients are differentiated; leave per_row out"
         )
     tables, theta, upstream = call.split(ctx.saved_tensors)

@@ -80,7 +80,7 @@ def restore(model: torch.nn.Module) -> Replaced:
             layer.__dict__.pop("_stack", None)
             swapped[label] = f"cellgen.torch.{kind.__name__} is torch.nn.{kind.__name__}"
         elif isinstance(layer, CellLayers):
-            kept[label] = f"{layer.where} is a cell's, of which torch.nn has none"
+            kept[label] = f"{layer.label} is a cell's, of which torch.nn has none"
         elif isinstance(layer, tuple(peers)):
             parent = next(mine for mine in peers if isinstance(layer, mine)).__name__
             kept[label] = f"{kind.__name__} is a class of its own, derived from {parent}"

@@ -96,6 +96,6 @@ class DeviceRunner(Runner):
         name = lacking(options)
         if name:
             raise TensorError(
-                f"{self.layout.where}: {name} is given, and tensors are on {like.device}, "
+                f"{self.layout.label}: {name} is given, and tensors are on {like.device}, "
                 f"{LACKING[name]}; leave it out"
             )

@@ -55,7 +55,7 @@ def run_segments_on_device(
     layout, device = call.known.layout, theta[0].device
     if is_capturing(device):
         raise KindError(
-            f"{layout.where}: parallel is {SEGMENTS!r} while a graph of CUDA is captured, which "
+            f"{layout.label}: parallel is {SEGMENTS!r} while a graph of CUDA is captured, which "
             f"cannot wait to see whether segments agree; leave parallel out"
         )
     plain, arrays = replace(call, cut=None), [tensor.detach() for tensor in theta]

@@ -2357,7 +2357,7 @@ def test_a_handler_that_comes_while_a_graph_is_looked_for_launches_by_itself(
     def launch() -> None:
         found.append(kept.launch(None, call, None))  # type: ignore[arg-type]
 
-    where = threading.Thread(target=launch, daemon=True)
-    where.start()
-    where.join(60)
+    thread = threading.Thread(target=launch, daemon=True)
+    thread.start()
+    thread.join(60)
     assert found == [False, False]

@@ -143,10 +143,10 @@ def _both_ways(
         yield from _alike("sequence_backward", found, alike)
 
 
-def _alike(where: str, runs: Sequence[object], alike: Alike) -> Iterator[tuple[str, bool]]:
+def _alike(label: str, runs: Sequence[object], alike: Alike) -> Iterator[tuple[str, bool]]:
     """Of the local kernel, of the other, and of the local one with arguments a rounding away."""
     for name in runs[1]._fields:
-        yield f"{where}.{name}", alike(*(getattr(run, name) for run in runs))
+        yield f"{label}.{name}", alike(*(getattr(run, name) for run in runs))
 
 
 def main(package: str, level: str, *cells: str) -> int:

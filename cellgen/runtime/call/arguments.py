@@ -207,13 +207,13 @@ def suggestion(name: str, known: Sequence[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"expected {', '.join(known)}"
 
 
-def _host_view(where: str, name: str, label: str, value: object) -> ArrayView:
+def _host_view(label: str, name: str, called: str, value: object) -> ArrayView:
     """Look at an array of NumPy's. Raises ArgumentError for anything else."""
     if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
         return view_of(as_base(value))
-    accept.refuse_masked(where, label, value)
+    accept.refuse_masked(label, called, value)
     raise ArgumentError(
-        f"{where}: {label} is {a_type(value)}, expected a numpy.ndarray (nothing is copied "
+        f"{label}: {called} is {a_type(value)}, expected a numpy.ndarray (nothing is copied "
         f"behind your back); pass np.ascontiguousarray({name}, dtype=np.float32), "
         f"or np.float64 where the other arrays are"
     )

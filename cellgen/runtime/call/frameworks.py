@@ -68,45 +68,45 @@ def is_foreign(value: object) -> bool:
     return not isinstance(value, np.ndarray | np.generic) and hasattr(value, "__dlpack__")
 
 
-def as_numpy(where: str, label: str, value: Any) -> Array:
+def as_numpy(label: str, name: str, value: Any) -> Array:
     """Look at another library's array as NumPy's, in its memory. Raises ArgumentError."""
     if getattr(value, "requires_grad", False) is True:
         raise ArgumentError(
-            f"{where}: {label} is a {type_name(value)} that requires a gradient, which this call "
-            f"would drop; pass {label}.detach(), or use cellgen.torch"
+            f"{label}: {name} is a {type_name(value)} that requires a gradient, which this call "
+            f"would drop; pass {name}.detach(), or use cellgen.torch"
         )
     if getattr(value, "is_neg", bool)() is True:
         raise ArgumentError(
-            f"{where}: {label} is a {type_name(value)} whose memory holds its negative, expected "
-            f"numbers as they are; pass {label}.resolve_neg()"
+            f"{label}: {name} is a {type_name(value)} whose memory holds its negative, expected "
+            f"numbers as they are; pass {name}.resolve_neg()"
         )
-    value = in_memory(where, label, value)
+    value = in_memory(label, name, value)
     try:
         kind, _ = value.__dlpack_device__()
         if int(kind) not in IN_HOST_MEMORY:
             raise ArgumentError(
-                f"{where}: {label} is a {type_name(value)} on a device, expected one in the host's "
+                f"{label}: {name} is a {type_name(value)} on a device, expected one in the host's "
                 f"memory; move it there, or load the kernel with target='cuda'"
             )
         is_wide = element_of(value) != BFLOAT16
-        array = _borrowed(where, label, value) if is_wide else _bfloat16(where, label, value)
+        array = _borrowed(label, name, value) if is_wide else _bfloat16(label, name, value)
     except ArgumentError:
         raise
     except Exception as fault:  # of NumPy, or of the other library
         raise ArgumentError(
-            f"{where}: {label} is a {type_name(value)} that cannot be read without a copy "
+            f"{label}: {name} is a {type_name(value)} that cannot be read without a copy "
             f"({reason(fault)}); expected float32 or float64 in the host's memory"
             f"{_WITHIN.get(library_of(value), '')}"
         ) from fault
     return array
 
 
-def _borrowed(where: str, label: str, value: Any) -> Array:
+def _borrowed(label: str, name: str, value: Any) -> Array:
     """Look at memory that an array lends. Raises ArgumentError where it lends an address of 0."""
     array = np.from_dlpack(value)
     if array.flags.owndata and array.size:  # then NumPy has taken memory of its own
         raise ArgumentError(
-            f"{where}: {label} is a {type_name(value)} {array.shape} that lends no memory, "
+            f"{label}: {name} is a {type_name(value)} {array.shape} that lends no memory, "
             f"expected numbers in the host's memory; pass an array that has them"
         )
     return array
@@ -141,7 +141,7 @@ class Adopted:
         return self.framework.named(results)
 
 
-def adopt(where: str, arguments: Mapping[str, object], out: object = None) -> Adopted:
+def adopt(label: str, arguments: Mapping[str, object], out: object = None) -> Adopted:
     """Look at the arrays of a call as NumPy's, those of ``out`` too.
 
     Raises ArgumentError: arrays of two libraries, or one that cannot be read without a copy.
@@ -149,14 +149,14 @@ def adopt(where: str, arguments: Mapping[str, object], out: object = None) -> Ad
     first, model = next((n, a) for n, a in arguments.items() if is_foreign(a))
     library = library_of(model)
 
-    def adopted(label: str, value: object, *, is_option: bool = False) -> Any:
+    def adopted(name: str, value: object, *, is_option: bool = False) -> Any:
         if is_foreign(value) and (is_option or library_of(value) == library):
-            return as_numpy(where, label, value)
+            return as_numpy(label, name, value)
         if is_option or not (is_foreign(value) or isinstance(value, np.ndarray)):
             return value
         raise ArgumentError(
-            f"{where}: {label} is a {type_name(value)} and {first} a {type_name(model)}, expected "
-            f"arrays of one library; convert {label}"
+            f"{label}: {name} is a {type_name(value)} and {first} a {type_name(model)}, expected "
+            f"arrays of one library; convert {name}"
         )
 
     as_arrays = {n: adopted(n, a, is_option=n in ROWS) for n, a in arguments.items()}
@@ -174,7 +174,7 @@ def adopt(where: str, arguments: Mapping[str, object], out: object = None) -> Ad
     for array in written:
         if stands_for_zeros(array):
             raise ArgumentError(
-                f"{where}: a result of out is a {type_name(array)} that stands for zeros, expected "
+                f"{label}: a result of out is a {type_name(array)} that stands for zeros, expected "
                 f"memory to write to; pass a clone of it"
             )
     return Adopted(_framework_of(model), as_arrays, taken, tuple(written))
@@ -193,12 +193,12 @@ def _framework_of(array: Any) -> Framework:
     return Framework(name, getattr(module, "from_dlpack", _as_it_is))
 
 
-def _bfloat16(where: str, label: str, value: Any) -> Array:
+def _bfloat16(label: str, name: str, value: Any) -> Array:
     """Look at numbers of bfloat16, which DLPack has no word for that NumPy knows."""
     library = sys.modules.get(library_of(value))
     if library is not None and hasattr(library, "int16") and hasattr(value, "view"):
         with suppress(TypeError):  # of others than PyTorch
-            words = _borrowed(where, label, value.view(library.int16))
+            words = _borrowed(label, name, value.view(library.int16))
             return words.view(STORED[BFLOAT16])
     return np.asarray(value).view(STORED[BFLOAT16])
 

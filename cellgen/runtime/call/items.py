@@ -49,18 +49,18 @@ def check_elements(
     return element
 
 
-def _check_element(where: str, item: Item, elements: tuple[str, ...]) -> None:
+def _check_element(label: str, item: Item, elements: tuple[str, ...]) -> None:
     dtype = item.view.dtype
     if dtype in elements:
         return
     native = _NATIVE.get(dtype[1:], "") if dtype[:1] in "<>" else ""
     if native in elements:
         raise ArgumentError(
-            f"{where}: {item.label} is {native} in foreign byte order ({dtype}), expected "
+            f"{label}: {item.label} is {native} in foreign byte order ({dtype}), expected "
             f"native order; {_conversion(item, native)}"
         )
     raise ArgumentError(
-        f"{where}: {item.label} has dtype {dtype}, expected {' or '.join(elements)}; "
+        f"{label}: {item.label} has dtype {dtype}, expected {' or '.join(elements)}; "
         f"{_conversion(item, elements[0])}"
     )
 
@@ -79,24 +79,24 @@ def check_device(label: str, item: Item, first: Item) -> None:
         )
 
 
-def check_memory(where: str, item: Item) -> None:
+def check_memory(label: str, item: Item) -> None:
     """Raise ArgumentError for an array with gaps, out of place, or that cannot be written."""
     view = item.view
     if item.argument.over_time:
-        _check_strides(where, item)
+        _check_strides(label, item)
     elif not view.contiguous:
         raise ArgumentError(
-            f"{where}: {item.label} is not C-contiguous (shape {view.shape}, strides "
+            f"{label}: {item.label} is not C-contiguous (shape {view.shape}, strides "
             f"{view.strides}), expected rows one after the other; {_compaction(item)}"
         )
     if view.pointer % view.itemsize:
         raise ArgumentError(
-            f"{where}: {item.label} is misaligned (address {view.pointer:#x}), expected a "
+            f"{label}: {item.label} is misaligned (address {view.pointer:#x}), expected a "
             f"multiple of {view.itemsize} bytes; {_compaction(item)}"
         )
     if item.is_result and not view.writable:
         raise ArgumentError(
-            f"{where}: {item.label} is read-only, expected an array to write into; "
+            f"{label}: {item.label} is read-only, expected an array to write into; "
             f"{_compaction(item)}"
         )
 

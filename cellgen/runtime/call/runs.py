@@ -43,14 +43,14 @@ def bits_of(scalars: tuple[tuple[str, float], ...]) -> tuple[tuple[str, str], ..
 
 
 def _where(runs: Runs) -> str:
-    return runs.where
+    return runs.label
 
 
 class Runs:
     """The forward runs of one cell, as one of its functions over time sees them."""
 
     def __init__(self, kernel: Owner, function: Function) -> None:
-        self.where = f"{kernel.name}.{function.name}"
+        self.label = f"{kernel.name}.{function.name}"
         self._kernel, self._function = kernel, function
         self._reads = frozenset(item.name for item in function.arguments)
         self._takes = tuple(item.name for item in function.arguments if item.saved)
@@ -64,7 +64,7 @@ class Runs:
         if not self._scalars:
             return ()
         return tuple(
-            (name, as_scalar(self.where, name, arguments.get(name, default), default))
+            (name, as_scalar(self.label, name, arguments.get(name, default), default))
             for name, default in self._scalars.items()
         )
 
@@ -85,13 +85,13 @@ class Runs:
         sizes = dict(zip(self._function.dims, dims, strict=True))
         steps, rows = sizes["T"], sizes["B"]
         flags: dict[str, Any] = {
-            n: read_flags(self.where, n, options, steps, rows) for n in ("mask", "reset")
+            n: read_flags(self.label, n, options, steps, rows) for n in ("mask", "reset")
         }
         if copied:
             flags = {n: None if a is None else a.copy(order="C") for n, a in flags.items()}
         switches: dict[str, Any] = {n: bool(getattr(options, n)) for n in OF_RUN if n in SWITCHES}
         how = Options(
-            read_lengths(self.where, options.lengths, steps, rows),
+            read_lengths(self.label, options.lengths, steps, rows),
             **flags,
             **switches,
             every=int(options.every),
@@ -144,23 +144,23 @@ class Runs:
         if saved is None:
             if self._takes and not any(name in arguments for name in self._takes):
                 raise ArgumentError(
-                    f"{self.where}: saved is missing, expected what "
+                    f"{self.label}: saved is missing, expected what "
                     f"sequence_forward(..., save=True).saved holds ({', '.join(self._takes)}); "
                     f"pass saved=..."
                 )
             return None
         arrays, run = read_saved(
-            self.where, self._takes, saved, self._kernel.name, self._kernel.digest()
+            self.label, self._takes, saved, self._kernel.name, self._kernel.digest()
         )
         arguments.update(arrays)
         for name, kept in () if run is None else run.scalars:
             if name not in self._scalars:
                 continue
             default = self._scalars[name]
-            value = as_scalar(self.where, name, arguments.get(name, kept), default)
+            value = as_scalar(self.label, name, arguments.get(name, kept), default)
             if not same_number(value, kept):
                 raise ArgumentError(
-                    f"{self.where}: {name} is {value!r}, but the run that saved had {kept!r}; "
+                    f"{self.label}: {name} is {value!r}, but the run that saved had {kept!r}; "
                     f"leave {name} out, or run sequence_forward with it too"
                 )
             arguments[name] = value
@@ -188,7 +188,7 @@ class Runs:
         """Return which steps are valid as a call states them, or as the run had them."""
         if run is None:
             return {name: stated.get(name, ROWS[name].default) for name in OF_RUN}
-        return steps_of(self.where, run, stated, partial(self._same, run, stated))
+        return steps_of(self.label, run, stated, partial(self._same, run, stated))
 
     def check(self, run: ForwardRun, dims: Mapping[str, int]) -> None:
         """Raise ArgumentError where a call has other dimensions than the run that saved."""
@@ -199,7 +199,7 @@ class Runs:
                 ", ".join(f"{name} = {sizes[name]}" for name in other) for sizes in (dims, of_run)
             )
             raise ArgumentError(
-                f"{self.where}: arguments have {own_sizes}, but saved is of a run with "
+                f"{self.label}: arguments have {own_sizes}, but saved is of a run with "
                 f"{expected}; pass the arguments and results of that run"
             )
 
@@ -216,11 +216,11 @@ class Runs:
         sizes = dict(zip(run.dims, run.sizes, strict=True))
         steps, rows = sizes["T"], sizes["B"]
         if name == "lengths":
-            table = read_lengths(self.where, stated_value, steps, rows)
+            table = read_lengths(self.label, stated_value, steps, rows)
             return np.array_equal(table, own)  # type: ignore[arg-type]
         first = stated.get("batch_first", run.options.batch_first)
         options = Options(**{name: stated_value}, batch_first=is_on(first))  # type: ignore[arg-type]
-        flags = read_flags(self.where, name, options, steps, rows)
+        flags = read_flags(self.label, name, options, steps, rows)
         if flags is None or own is None:
             return flags is own
         return np.array_equal(dense(flags), dense(own))  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ def calls_waiting() -> int:
 
 
 def heeding_signals(
-    call: Callable[[], int], stop: MutableSequence[int], where: str = "a long call"
+    call: Callable[[], int], stop: MutableSequence[int], label: str = "a long call"
 ) -> int:
     """Return what ``call`` returns; where a signal's handler raises meanwhile, raise that.
 
@@ -52,7 +52,7 @@ def heeding_signals(
     of the interpreter.
     Then ``stop[0]`` has been set to 1 and ``call`` has ended, or has never begun. On another than
     the main thread, which gets no signals, and where no thread can be made, this is ``call()``.
-    ``where``: what a bar says that the call is.
+    ``label``: what a bar says that the call is.
 
     Raises:
         CellgenError: a handler forked, in the child, which has no thread that could end the call.
@@ -76,7 +76,7 @@ def heeding_signals(
             return call()
         began = time.monotonic()
         if not _ends(ended, process, began + DELAY_SECONDS):
-            with progress(where, began=began):
+            with progress(label, began=began):
                 _ends(ended, process, math.inf)
     except BaseException:
         stop[0] = 1

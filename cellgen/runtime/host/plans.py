@@ -63,13 +63,13 @@ class SequencePlan(ShownInNotebooks):
     def __str__(self) -> str:
         return ", ".join(f"{name} = {getattr(self, name)}" for name in PLAN)
 
-    def checked(self, where: str) -> SequencePlan:
+    def checked(self, label: str) -> SequencePlan:
         """The same plan of plain numbers. Raises ArgumentError for one that C cannot hold."""
         values = {name: (f"plan.{name}", getattr(self, name)) for name in PLAN}
         switches = {n: values.pop(n) for n in ("by_units", "hoist", "unpacked")}
-        fields: dict[str, Any] = {n: accept.flag(where, *item) for n, item in switches.items()}
-        fields |= {n: accept.whole(where, *item, -accept.LARGEST) for n, item in values.items()}
-        return SequencePlan(**fields, by=Constants(*_figures(where, self.by)))
+        fields: dict[str, Any] = {n: accept.flag(label, *item) for n, item in switches.items()}
+        fields |= {n: accept.whole(label, *item, -accept.LARGEST) for n, item in values.items()}
+        return SequencePlan(**fields, by=Constants(*_figures(label, self.by)))
 
     def as_c(self, ffi: Types) -> object:
         """The C struct, for a call."""
@@ -77,15 +77,15 @@ class SequencePlan(ShownInNotebooks):
         return ffi.new("cellgen_plan *", [*numbers, list(astuple(self.by))])
 
 
-def _figures(where: str, constants: object) -> list[int]:
+def _figures(label: str, constants: object) -> list[int]:
     """The members of the C struct of constants. Raises ArgumentError."""
     if not isinstance(constants, Constants):
         raise ArgumentError(
-            f"{where}: constants are {accept.shown(constants)}, expected Constants; pass "
+            f"{label}: constants are {accept.shown(constants)}, expected Constants; pass "
             f"cellgen.plans.Constants(...), or leave them out"
         )
     return [
-        accept.whole(where, f"constants.{name}", getattr(constants, name), -accept.LARGEST)
+        accept.whole(label, f"constants.{name}", getattr(constants, name), -accept.LARGEST)
         for name in CONSTANTS
     ]
 
@@ -104,23 +104,23 @@ def choose(
     Raises:
         ArgumentError: a dimension that is missing, unknown or negative, or a wrong thread count.
     """
-    where = f"{interface.name}.{function.name}"
+    label = f"{interface.name}.{function.name}"
     fitting = all(accept.is_whole(size) for size in dims.values())
     if sorted(dims) != sorted(function.dims) or not fitting:
         listed = ", ".join(f"{n}={accept.shown(size)}" for n, size in dims.items()) or "none"
         form = ", ".join(f"{name}=..." for name in function.dims)
         raise ArgumentError(
-            f"{where}: a plan needs the dimensions {', '.join(function.dims)}, each an integer "
+            f"{label}: a plan needs the dimensions {', '.join(function.dims)}, each an integer "
             f"from 0 to 2**63 - 1; found {listed}; write plan({form})"
         )
-    sizes = [accept.whole(where, name, dims[name]) for name in function.dims]
+    sizes = [accept.whole(label, name, dims[name]) for name in function.dims]
     ffi = library.ffi
     struct = ffi.new("cellgen_plan *")
     figures: object = ffi.NULL
     if constants is not None:
-        figures = ffi.new("cellgen_constants *", _figures(where, constants))
+        figures = ffi.new("cellgen_constants *", _figures(label, constants))
     call = library.entry(function.name, suffix).plan
-    call(ffi.make(DIMS, sizes), thread_count(threads, where), figures, struct)
+    call(ffi.make(DIMS, sizes), thread_count(threads, label), figures, struct)
     return SequencePlan(
         struct.threads,
         bool(struct.by_units),

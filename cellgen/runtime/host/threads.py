@@ -38,8 +38,8 @@ _lock = threading.RLock()
 """For one thread at a time; a signal's handler that calls a kernel may come while it is held."""
 
 
-def thread_count(threads: int | None, where: str) -> int:
-    """Return how many threads a call of ``where`` runs on.
+def thread_count(threads: int | None, label: str) -> int:
+    """Return how many threads a call of ``label`` runs on.
 
     Raises:
         ArgumentError: ``threads`` or CELLGEN_NUM_THREADS is no number from 1 to 1024.
@@ -51,7 +51,7 @@ def thread_count(threads: int | None, where: str) -> int:
         if not text:
             return min(usable_processors(), MAX_THREADS)
         return accept.whole_text(
-            where,
+            label,
             VARIABLE,
             text,
             1,
@@ -59,7 +59,7 @@ def thread_count(threads: int | None, where: str) -> int:
             advice="set it to one or unset it, then all processors are used",
         )
     return accept.whole(
-        where,
+        label,
         "threads",
         threads,
         1,
@@ -69,15 +69,15 @@ def thread_count(threads: int | None, where: str) -> int:
     )
 
 
-def team_size(threads: int | None, where: str) -> int:
-    """Return how many threads a call of ``where`` gets: those asked for, if there are processors.
+def team_size(threads: int | None, label: str) -> int:
+    """Return how many threads a call of ``label`` gets: those asked for, if there are processors.
 
     Raises:
         ArgumentError: as ``thread_count``.
     """
     if threads is None and not os.environ.get(VARIABLE):
         return min(usable_processors(), MAX_THREADS)
-    count = thread_count(threads, where)
+    count = thread_count(threads, label)
     return count if count == 1 or is_crowding else min(count, usable_processors())
 
 

@@ -65,11 +65,11 @@ def measured(
     key: Sequence[tuple[str, str]],
     plans: Sequence[SequencePlan],
     run: Callable[[SequencePlan], object],
-    where: str,
+    label: str,
 ) -> SequencePlan:
     """Return the fastest of some plans: the one that is kept under a key, or that is found now.
 
-    ``where``: the function, for the bar of a measurement that takes long.
+    ``label``: the function, for the bar of a measurement that takes long.
 
     A plan that the function cannot follow is left out. The first stays unless another is faster by
     a margin.
@@ -81,7 +81,7 @@ def measured(
     known = _known(name, plans)
     if known is not None:
         return known
-    with progress_between(f"measuring plans of {where}", ROUNDS + 1) as bar:
+    with progress_between(f"measuring plans of {label}", ROUNDS + 1) as bar:
         seconds = _rounds(plans, run, bar.step)
     medians = {plan: statistics.median(times[1:]) for plan, times in seconds.items()}
     best = min(medians, key=lambda plan: medians[plan])

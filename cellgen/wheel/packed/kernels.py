@@ -216,7 +216,7 @@ class PrebuiltFunction:
         self, kernel: PrebuiltKernel, signature: SignatureRecord, entries: Mapping[str, EntryRecord]
     ) -> None:
         self.name: str = signature.name.decode()
-        self.where = f"{kernel.name}.{self.name}"
+        self.label = f"{kernel.name}.{self.name}"
         self.__doc__ = signature.text.decode()
         self._kernel, self._entries = kernel, entries
         self._order: list[int] = signature.dim[: signature.dims]
@@ -232,7 +232,7 @@ class PrebuiltFunction:
         self._result_saved: Results = namedtuple(self.name, [*plain, "saved"])  # type: ignore[misc]
 
     def __repr__(self) -> str:
-        return f"<{self.where}({', '.join(self.arguments)}) -> {', '.join(self.results)}>"
+        return f"<{self.label}({', '.join(self.arguments)}) -> {', '.join(self.results)}>"
 
     def __call__(self, **arguments: Given) -> Results:
         """Compute, of arrays by name and ``CallOptions``, and return the results by name.
@@ -245,13 +245,13 @@ class PrebuiltFunction:
         if saved is not None:
             if not isinstance(saved, SavedArrays):
                 raise KernelError(
-                    f"{self.where}: saved is a {type(saved).__name__}, expected what a run with "
+                    f"{self.label}: saved is a {type(saved).__name__}, expected what a run with "
                     f"save=True has as its saved"
                 )
             arguments, stated = {**saved.arrays, **arguments}, {**saved.options, **stated}
         if (stated or save) and not self.over_time:
             raise KernelError(
-                f"{self.where} has no option {next(iter(stated), 'save')!r}: one step"
+                f"{self.label} has no option {next(iter(stated), 'save')!r}: one step"
             )
         options = CallOptions(**stated)
         arrays, scalars, dtype = self._taken(arguments)
@@ -297,22 +297,22 @@ class PrebuiltFunction:
         if self.over_time:
             names = [self._kernel.dims[number] for number in self._order]
             T, B = (sizes[self._order[names.index(n)]] if n in names else 1 for n in "TB")
-            stated, keep = options.words(self.where, self._kernel.option_order, T, B)
+            stated, keep = options.words(self.label, self._kernel.option_order, T, B)
             address = ctypes.addressof(stated)
         if self._has_workspace:
             size = entry.size(dims, address)
             if size < 0:
-                raise MemoryError(f"{self.where}: these dimensions need too much memory")
+                raise MemoryError(f"{self.label}: these dimensions need too much memory")
             memory = np.empty(size + ALIGNMENT, np.uint8)
             start = _address(memory)
             words += [start + -start % ALIGNMENT, size]
         if self.over_time:
-            team = self._kernel.team(_threads(self.where, options.threads))
+            team = self._kernel.team(_threads(self.label, options.threads))
             words += [team, address]
         code = entry.call(dims, (c_void_p * len(words))(*words))
         del keep, stated
         if code:
-            raise KernelError(f"{self.where}: {ERRORS.get(code, f'the kernel returned {code}')}")
+            raise KernelError(f"{self.label}: {ERRORS.get(code, f'the kernel returned {code}')}")
 
     def _taken(
         self, arguments: Mapping[str, Given]
@@ -325,11 +325,11 @@ class PrebuiltFunction:
                 scalars[name] = self._number(name, value)
             elif name in self.arguments:
                 if value is not None:
-                    arrays[name] = np.require(_array(self.where, name, value), None, ("C", "A"))
+                    arrays[name] = np.require(_array(self.label, name, value), None, ("C", "A"))
             elif name not in self._kernel.names:
                 also = f"; options are {', '.join((*OPTIONS, *RUNS))}" if self.over_time else ""
                 raise KernelError(
-                    f"{self.where} takes no {name!r}; it takes {', '.join(self.arguments)}{also}"
+                    f"{self.label} takes no {name!r}; it takes {', '.join(self.arguments)}{also}"
                 )
         lacking = [
             n
@@ -337,18 +337,18 @@ class PrebuiltFunction:
             if n not in arrays and n not in scalars and not m.flags & OPTIONAL
         ]
         if lacking:
-            raise KernelError(f"{self.where}: {', '.join(lacking)} missing")
+            raise KernelError(f"{self.label}: {', '.join(lacking)} missing")
         kinds = {array.dtype: name for name, array in arrays.items()}
         if len(kinds) != 1 or next(iter(kinds)) not in (np.float32, np.float64):
             types = ", ".join(f"{name} is {kind}" for kind, name in kinds.items())
-            raise KernelError(f"{self.where}: {types}; expected all float32 or all float64")
+            raise KernelError(f"{self.label}: {types}; expected all float32 or all float64")
         return arrays, scalars, next(iter(kinds))
 
     def _number(self, name: str, value: Given) -> float:
         try:
             return float(value)
         except (TypeError, ValueError, OverflowError) as error:
-            raise KernelError(f"{self.where}: {name} is no number: {error}") from error
+            raise KernelError(f"{self.label}: {name} is no number: {error}") from error
 
     def _sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[int, int]:
         """Dimensions by number, from the shapes of arguments. Raises KernelError."""
@@ -367,7 +367,7 @@ class PrebuiltFunction:
                 _solve(axis, length, sizes)
         unknown = [self._kernel.dims[n] for n in self._order if n not in sizes]
         if unknown:
-            raise KernelError(f"{self.where}: no argument tells {', '.join(unknown)}")
+            raise KernelError(f"{self.label}: no argument tells {', '.join(unknown)}")
         for name, shape in shapes.items():
             if name in self.arguments and self.arguments[name].shape(sizes) != tuple(shape):
                 raise self._unfit(name, shape, sizes)
@@ -378,7 +378,7 @@ class PrebuiltFunction:
         known = ", ".join(f"{dims[number]} = {size}" for number, size in sorted(sizes.items()))
         expected = self.arguments[name].text(dims)
         return KernelError(
-            f"{self.where}: {name} is {tuple(shape)}, expected {expected}"
+            f"{self.label}: {name} is {tuple(shape)}, expected {expected}"
             + (f" with {known}" if known else "")
         )
 

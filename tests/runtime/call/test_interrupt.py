@@ -92,7 +92,7 @@ def test_a_call_ends_at_its_next_checkpoint(
     over_time = next(r for r in function.function.results if r.over_time)
     out = np.full([axis_length(axis, SIZES) for axis in over_time.shape], 7.0)
 
-    def asked_at_once(call, stop, where):
+    def asked_at_once(call, stop, label):
         stop[0] = 1
         return call()
 
@@ -138,10 +138,12 @@ def test_an_interrupt_is_raised_once_the_call_has_ended(interruptible):
 
 def test_other_threads_call_directly():
     found = []
-    where = threading.Thread(target=lambda: found.append(heeding_signals(threading.get_ident, [0])))
-    where.start()
-    where.join()
-    assert found == [where.ident]
+    thread = threading.Thread(
+        target=lambda: found.append(heeding_signals(threading.get_ident, [0]))
+    )
+    thread.start()
+    thread.join()
+    assert found == [thread.ident]
 
 
 def test_ctrl_c_ends_a_long_call_and_the_next_one_is_right(interruptible, monkeypatch):
@@ -152,13 +154,13 @@ def test_ctrl_c_ends_a_long_call_and_the_next_one_is_right(interruptible, monkey
 
     begun, codes = threading.Event(), []
 
-    def watched(call, stop, where):
+    def watched(call, stop, label):
         def begins():
             begun.set()
             codes.append(call())
             return codes[0]
 
-        return heeding_signals(begins, stop, where)
+        return heeding_signals(begins, stop, label)
 
     monkeypatch.setattr(call_over_time, "heeding_signals", watched)
     pressed = press_ctrl_c(begun.is_set)
@@ -192,9 +194,9 @@ def signalled_once_begun(monkeypatch, module, times=1):
     """Send this process a signal when a long call is in C, and let that call end only after."""
     seen = []
 
-    def watched(call, stop, where):
+    def watched(call, stop, label):
         if seen:  # a call of the handler's own
-            return heeding_signals(call, stop, where)
+            return heeding_signals(call, stop, label)
         seen.append(True)
         begun, handled = threading.Event(), threading.Event()
 
@@ -214,7 +216,7 @@ def signalled_once_begun(monkeypatch, module, times=1):
         sender = threading.Thread(target=send)
         sender.start()
         try:
-            return heeding_signals(begins, stop, where)
+            return heeding_signals(begins, stop, label)
         finally:
             sender.join()
 

@@ -85,8 +85,8 @@ def test_a_workspace_too_large_to_keep_lives_through_the_call(
     owners: list[weakref.ref[np.ndarray]] = []
     real, run = workspace.new_memory, raw._run
 
-    def watched(where: str, size: int, dims: tuple[int, ...]) -> workspace.AlignedBytes:
-        made = real(where, size, dims)
+    def watched(label: str, size: int, dims: tuple[int, ...]) -> workspace.AlignedBytes:
+        made = real(label, size, dims)
         owners.append(weakref.ref(made.owner))
         return made
 

@@ -259,7 +259,7 @@ def test_a_call_that_is_ended_goes_on_with_no_other_chunk(threads, monkeypatch):
     assert (plan.row_blocks, plan.chunk_rows) == (3, 11 * 17)
     d_x = np.full_like(arrays["x"], 7)
 
-    def asked_at_once(call, stop, where):
+    def asked_at_once(call, stop, label):
         stop[0] = 1
         return call()
 
