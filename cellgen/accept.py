@@ -27,26 +27,26 @@ Array: TypeAlias = np.ndarray
 
 LARGEST = 2**63 - 1
 """The largest integer that the C holds: of every dimension, count and limit."""
-SHOWN = 60
+MOST_CHARACTERS = 60
 """Characters of a value that a message shows."""
-LONGEST_SHOWN = 10_000
+MOST_BITS = 10_000
 """Bits of an integer up to which its digits are shown: Python writes 4300 digits."""
 _REAL_KINDS = "biuf"
 """NumPy's kinds of dtypes that hold real numbers."""
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """Write a value for a message: short, in one line, whatever its own ``repr`` does."""
     if isinstance(value, np.ndarray):
         base = np.asarray(value)
-        return _cut(f"an array {base.shape} of {base.dtype}", 2 * SHOWN)
-    if isinstance(value, int) and int.bit_length(value) > LONGEST_SHOWN:
+        return _cut(f"an array {base.shape} of {base.dtype}", 2 * MOST_CHARACTERS)
+    if isinstance(value, int) and int.bit_length(value) > MOST_BITS:
         return f"an integer of {int.bit_length(value)} bits"
     try:
         text = " ".join(repr(value).split())
     except Exception:  # of a value that cannot be written
         return f"an object of type {type_name(value)}"
-    return _cut(text, SHOWN)
+    return _cut(text, MOST_CHARACTERS)
 
 
 def _cut(text: str, most: int) -> str:
@@ -92,7 +92,7 @@ def flag(
         return value
     if isinstance(value, np.bool_):
         return bool(value)
-    raise error(f"{label}: {name} is {shown(value)}, expected True or False")
+    raise error(f"{label}: {name} is {quoted(value)}, expected True or False")
 
 
 def is_whole(value: object, least: int = 0, most: int = LARGEST) -> bool:
@@ -129,7 +129,7 @@ def whole(
     wanted = expected or f"an integer from {least} to {largest}"
     if expected and most == LARGEST and integer is not None and integer > most:
         wanted += f", at most {largest}"
-    raise ArgumentError(f"{label}: {name} is {shown(value)}, expected {wanted}{_then(advice)}")
+    raise ArgumentError(f"{label}: {name} is {quoted(value)}, expected {wanted}{_then(advice)}")
 
 
 def whole_text(label: str, name: str, text: str, least: int, most: int, *, advice: str) -> int:
@@ -138,7 +138,7 @@ def whole_text(label: str, name: str, text: str, least: int, most: int, *, advic
     if integer is not None and least <= integer <= most:
         return integer
     raise ArgumentError(
-        f"{label}: {name} is {shown(text)}, expected a number from {least} to {most}; {advice}"
+        f"{label}: {name} is {quoted(text)}, expected a number from {least} to {most}; {advice}"
     )
 
 
@@ -156,7 +156,7 @@ def word_from_environment(variable: str, known: Iterable[str]) -> str:
     text, words = os.environ.get(variable, ""), tuple(known)
     if text and text not in words:
         raise ArgumentError(
-            f"{variable} is {shown(text)}, expected {' or '.join(words)}; correct or unset it"
+            f"{variable} is {quoted(text)}, expected {' or '.join(words)}; correct or unset it"
         )
     return text
 
@@ -189,7 +189,7 @@ def real(
     wanted = expected or (
         "one real number" if (least, most) == (-math.inf, math.inf) else f"{least:g} to {most:g}"
     )
-    raise ArgumentError(f"{label}: {name} is {shown(value)}, expected {wanted}{_then(advice)}")
+    raise ArgumentError(f"{label}: {name} is {quoted(value)}, expected {wanted}{_then(advice)}")
 
 
 def word(
@@ -204,7 +204,7 @@ def word(
     """Return a text as Python's own ``str``. Raises ``error``."""
     if isinstance(value, str):
         return str.__str__(value)
-    raise error(f"{label}: {name} is {shown(value)}, expected {what}", code=code)
+    raise error(f"{label}: {name} is {quoted(value)}, expected {what}", code=code)
 
 
 def choice(
@@ -219,7 +219,7 @@ def choice(
     words = tuple(known)
     if isinstance(value, str) and str.__str__(value) in words:
         return str.__str__(value)
-    raise error(f"{label}: {name} is {shown(value)}, expected one of {', '.join(words)}")
+    raise error(f"{label}: {name} is {quoted(value)}, expected one of {', '.join(words)}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -254,13 +254,15 @@ def items(label: str, name: str, value: object, what: str) -> list[object]:
                 f"{label}: {name} is a {type_name(value)} that cannot be gone through "
                 f"({reason(fault)}), expected {what}; pass a list"
             ) from fault
-    raise ArgumentError(f"{label}: {name} is {shown(value)}, expected {what}; pass a list")
+    raise ArgumentError(f"{label}: {name} is {quoted(value)}, expected {what}; pass a list")
 
 
 def names(label: str, name: str, value: object, what: str) -> dict[str, object]:
     """Return a mapping from names as a dict. Raises ArgumentError."""
     if not isinstance(value, Mapping):
-        raise ArgumentError(f"{label}: {name} is {shown(value)}, expected a dict of {what} by name")
+        raise ArgumentError(
+            f"{label}: {name} is {quoted(value)}, expected a dict of {what} by name"
+        )
     try:
         entries = dict(value.items())
     except Exception as fault:  # of a mapping that is none
@@ -271,7 +273,7 @@ def names(label: str, name: str, value: object, what: str) -> dict[str, object]:
     for key in entries:
         if not isinstance(key, str):
             raise ArgumentError(
-                f"{label}: {name} has the key {shown(key)}, expected names of {what}"
+                f"{label}: {name} has the key {quoted(key)}, expected names of {what}"
             )
     return entries
 
@@ -302,7 +304,7 @@ def array(label: str, name: str, value: object) -> Array:
             f"({reason(fault)}); pass a numpy.ndarray"
         ) from fault
     if numbers.dtype.kind not in _REAL_KINDS:
-        seen = f"dtype {numbers.dtype}" if numbers.ndim else shown(value)
+        seen = f"dtype {numbers.dtype}" if numbers.ndim else quoted(value)
         raise ArgumentError(
             f"{label}: {name} is {type_name(value)} ({seen}), expected an array of real numbers"
         )
@@ -390,7 +392,7 @@ def float_dtype(label: str, value: object) -> np.dtype[np.floating]:
         if dtype is not None and dtype == known:  # to NumPy None is float64
             return known
     raise ArgumentError(
-        f"{label}: dtype is {shown(value)}, expected np.float32 or np.float64 in native order"
+        f"{label}: dtype is {quoted(value)}, expected np.float32 or np.float64 in native order"
     )
 
 
@@ -404,7 +406,7 @@ def path(label: str, name: str, value: object, *, error: type[CellgenError]) -> 
         said = ""
     except (OSError, ValueError, RuntimeError, TypeError) as fault:  # too long, or no characters
         said = f" ({reason(fault)})"
-    raise error(f"{label}: {name} is {shown(value)}, expected the path of a folder or file{said}")
+    raise error(f"{label}: {name} is {quoted(value)}, expected the path of a folder or file{said}")
 
 
 def reason(fault: BaseException) -> str:

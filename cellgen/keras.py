@@ -79,7 +79,7 @@ def cell_of(text: str) -> CellOrName:
     if not (isinstance(cell, type) and issubclass(cell, Cell)):
         raise ArgumentError(
             f"keras.RNN: the cell is {name!r}, which is "
-            f"{'not known here' if cell is None else accept.shown(cell)}; {advice}"
+            f"{'not known here' if cell is None else accept.quoted(cell)}; {advice}"
         )
     read = function(cell).known.kernel.interface.digest
     if read != digest:

@@ -48,7 +48,7 @@ class RawFunction:
         by_name = {item.name: item for item in kernel.interface.functions}
         if name not in by_name:
             raise ArgumentError(
-                f"{kernel.name}: no function is named {accept.shown(name)}, expected one of "
+                f"{kernel.name}: no function is named {accept.quoted(name)}, expected one of "
                 f"{', '.join(by_name)}; correct the name"
             )
         self.function = function = by_name[name]

@@ -81,7 +81,7 @@ def _in_figures(words: tuple[str, ...], option: str) -> BenchShape:
     lengths = [length for word in words if (length := accept.digits(word))]
     if len(words) != 4 or len(lengths) != 4:
         raise UsageError(
-            f"{option}: {accept.shown(text)} is neither one of {', '.join(NAMED)} nor four "
+            f"{option}: {accept.quoted(text)} is neither one of {', '.join(NAMED)} nor four "
             f"positive lengths T,B,I,H; write for example {option} W5 or {option} 100,32,128,256"
         )
     T, B, I, H = lengths

@@ -146,7 +146,7 @@ def _threads(text: str) -> tuple[int, ...]:
     for word, count in zip(words, counts, strict=True):
         if not count:
             raise UsageError(
-                f"--threads: {accept.shown(word)} is no number from 1 to {available}, the "
+                f"--threads: {accept.quoted(word)} is no number from 1 to {available}, the "
                 f"processors to be had"
             )
     return tuple(dict.fromkeys(count for count in counts if count))

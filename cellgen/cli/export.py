@@ -145,10 +145,11 @@ def sizes_of(dims: str) -> dict[str, int]:
         length = accept.digits(size)
         if not sign or length is None or not name:
             raise UsageError(
-                f"--dims {accept.shown(dims)}: {accept.shown(piece)} is no size; write B=1,I=8,H=32"
+                f"--dims {accept.quoted(dims)}: {accept.quoted(piece)} is no size; write "
+                f"B=1,I=8,H=32"
             )
         if name in sizes:
-            raise UsageError(f"--dims {accept.shown(dims)}: {name} has two sizes; give one")
+            raise UsageError(f"--dims {accept.quoted(dims)}: {name} has two sizes; give one")
         sizes[name] = length
     return sizes
 

@@ -207,7 +207,7 @@ def _run(
             )
     _require(
         bp_lim is None or accept.is_whole(bp_lim, 0, time - 1),
-        f"bp_lim is {accept.shown(bp_lim)}, expected None or an integer in [0, {time})",
+        f"bp_lim is {accept.quoted(bp_lim)}, expected None or an integer in [0, {time})",
     )
     dropout = _dropout(dropout)
     start = _initial_state(s0, constant)
@@ -316,7 +316,7 @@ def _dropout(dropout: object) -> float:
     rate = accept.number(dropout)
     if rate is None or not 0 <= rate < 1:
         raise PeerAssertionError(
-            f"gru: dropout is {accept.shown(dropout)}, expected a number in [0, 1)"
+            f"gru: dropout is {accept.quoted(dropout)}, expected a number in [0, 1)"
         )
     return rate
 

@@ -248,7 +248,7 @@ def _names(layout: TensorLayout, outputs: object) -> tuple[str, ...]:
     if names is outputs and all(name in every for name in names):
         return tuple(name for name in every if name in names)
     raise ArgumentError(
-        f"{layout.label}: outputs is {accept.shown(outputs)}, expected a tuple of some of "
+        f"{layout.label}: outputs is {accept.quoted(outputs)}, expected a tuple of some of "
         f"{', '.join(every)}; name the outputs over time that are wanted"
     )
 
@@ -264,7 +264,7 @@ def _products(label: str, products: object) -> str:
             f"kernel.pack(..., products={INT8!r}), and call kernel.sequence_forward"
         )
     raise ArgumentError(
-        f"{label}: products is {accept.shown(products)}, expected one of "
+        f"{label}: products is {accept.quoted(products)}, expected one of "
         f"{', '.join(map(repr, known))}"
     )
 

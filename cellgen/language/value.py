@@ -25,7 +25,7 @@ from sympy.core.symbol import Str
 from sympy.logic.boolalg import Boolean, BooleanAtom
 from sympy.polys.polyerrors import PolynomialError
 
-from cellgen.accept import shown, type_name
+from cellgen.accept import quoted, type_name
 from cellgen.errors import DeclarationError
 from cellgen.language.lines import located
 from cellgen.language.misuse import (
@@ -46,7 +46,7 @@ class Dim(Symbol):  # type: ignore[misc]
         """Make the dimension of a name."""
         if not isinstance(name, str):
             raise DeclarationError(
-                f"Dim({shown(name)}): the name must be a text, such as Dim('D')",
+                f"Dim({quoted(name)}): the name must be a text, such as Dim('D')",
                 code="declaration.dims",
             )
         dim: Dim = Symbol.__xnew__(cls, str.__str__(name), integer=True, positive=True)
@@ -268,7 +268,7 @@ def as_operand(operand: object) -> Expr:
         return sympify(operand)
     advice = next((text for kind, text in _IN_PLACE_OF_OPERANDS if isinstance(operand, kind)), "")
     raise ExpressionError(
-        f"{shown(operand)} ({type_name(operand)}) stands where an operand is expected: a value of "
+        f"{quoted(operand)} ({type_name(operand)}) stands where an operand is expected: a value of "
         f"the cell, an expression of such, or a number" + (f"; {advice}" if advice else "")
     )
 

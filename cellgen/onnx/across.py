@@ -85,7 +85,7 @@ def _einsum(call: NodeCall) -> list[BodyTerm]:
     )
     if plain not in ("abc,bcd->abd", "ab,bc->ac"):
         raise UsageError(
-            f"the equation {accept.shown(equation)}; expected bkd,kde->bke or bk,kn->bn"
+            f"the equation {accept.quoted(equation)}; expected bkd,kde->bke or bk,kn->bn"
         )
     a, w = (call.units(k) for k in (0, 1))
     return [call.new_term(f"{call.step.number(a)} @ {call.step.number(w)}")]
@@ -185,7 +185,7 @@ def _reshape(call: NodeCall) -> list[BodyTerm]:
         known[known.index(-1)] = units // rest
     if not wanted or (wanted[0] == -1 and wanted.count(-1) > 1) or int(np.prod(known)) != units:
         raise UsageError(
-            f"{format_shape(before)} as {accept.shown(wanted)}; expected rows of the same length"
+            f"{format_shape(before)} as {accept.quoted(wanted)}; expected rows of the same length"
         )
     return [call.along(x, (B, *map(Integer, known)))]
 
@@ -223,7 +223,8 @@ def _expand(call: NodeCall) -> list[BodyTerm]:
     behind = [1 if n == B else int(n) for n in x.shape]
     if any(n not in (1, own) for n, own in zip(wanted[::-1], behind[::-1], strict=False)):
         raise UsageError(
-            f"{format_shape(x.shape)} as {accept.shown(wanted)}; what reads it broadcasts by itself"
+            f"{format_shape(x.shape)} as {accept.quoted(wanted)}; what reads it broadcasts by "
+            f"itself"
         )
     return [call.new_term(call.step.number(x))]
 

@@ -106,7 +106,7 @@ def require_entries(label: str, lengths: Iterable[int]) -> None:
     lengths = list(lengths)
     if min(lengths, default=0) < 0 or math.prod(lengths) > LARGEST:
         raise UsageError(
-            f"{label}: an array of {accept.shown(tuple(lengths))}; expected {LARGEST} entries at "
+            f"{label}: an array of {accept.quoted(tuple(lengths))}; expected {LARGEST} entries at "
             f"most, and no axis below 0"
         )
 

@@ -127,7 +127,7 @@ class OperatorLayer:
         array = accept.shaped(label, "sequence_lens", lengths, x.shape[1:2], meaning="(B,)")
         if array.dtype.kind not in "iu" or np.any((array < 0) | (array > most)):
             raise ArgumentError(
-                f"{label}: sequence_lens is {accept.shown(lengths)}, expected integers from 0 to "
+                f"{label}: sequence_lens is {accept.quoted(lengths)}, expected integers from 0 to "
                 f"{most}, the number of steps"
             )
         return array.astype(np.int64)

@@ -220,7 +220,7 @@ def outputs_of(definition: Definition, names: Sequence[str] | None) -> tuple[Val
     for name in listed:
         if not isinstance(name, str) or name not in known:
             raise UsageError(
-                f"{label}: outputs name {accept.shown(name)}; the cell has {', '.join(known)}"
+                f"{label}: outputs name {accept.quoted(name)}; the cell has {', '.join(known)}"
             )
     return tuple(known[str(name)] for name in dict.fromkeys(listed))
 

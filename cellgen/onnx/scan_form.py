@@ -31,7 +31,7 @@ def require_counts(label: str, node: NodeProto, options: Mapping[str, Any]) -> N
             fits = what == "axes" or all(value in (0, 1) for value in values)
             if len(values) != expected or not fits:
                 raise UsageError(
-                    f"{label}: scan_{name}_{what} is {accept.shown(values)}, expected {expected} "
+                    f"{label}: scan_{name}_{what} is {accept.quoted(values)}, expected {expected} "
                     f"{'axes' if what == 'axes' else 'numbers 0 or 1'}"
                 )
 

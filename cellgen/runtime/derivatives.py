@@ -75,7 +75,7 @@ def directions(kernel: Kernel) -> dict[str, str]:
     """
     if not isinstance(kernel, Kernel):
         raise ArgumentError(
-            f"kernel is {accept.shown(kernel)}, expected that of a tangent; pass "
+            f"kernel is {accept.quoted(kernel)}, expected that of a tangent; pass "
             f"cellgen.compile(cellgen.tangent(Cell))"
         )
     functions = [f.function for n, f in kernel.functions.items() if n.endswith("forward")]

@@ -142,7 +142,7 @@ def _dtype(dtype: object) -> np.dtype[Any]:
         float_dtype = None
     if float_dtype is None or float_dtype.kind != "f":
         raise ArgumentError(
-            f"draw_masks: dtype is {accept.shown(dtype)}, expected one of floating-point numbers; "
+            f"draw_masks: dtype is {accept.quoted(dtype)}, expected one of floating-point numbers; "
             f"pass np.float32 or np.float64"
         )
     checked: np.dtype[Any] = float_dtype
@@ -165,7 +165,7 @@ def _masks(masks: object) -> tuple[Mask, ...]:
     chosen = tuple(mask for mask in entries if isinstance(mask, Mask))
     if len(chosen) != len(entries):
         raise ArgumentError(
-            f"draw_masks: masks are {accept.shown(masks)}, expected those of a cell; pass "
+            f"draw_masks: masks are {accept.quoted(masks)}, expected those of a cell; pass "
             f"masks_of(cell)"
         )
     return chosen

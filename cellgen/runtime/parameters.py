@@ -52,7 +52,7 @@ def initial_of(
     label = f"{interface.name}.init"
     if not isinstance(rng, np.random.Generator):
         raise ArgumentError(
-            f"{label}: rng is {accept.shown(rng)}, expected a numpy.random.Generator; pass "
+            f"{label}: rng is {accept.quoted(rng)}, expected a numpy.random.Generator; pass "
             f"np.random.default_rng(0)"
         )
     element = accept.float_dtype(label, dtype)

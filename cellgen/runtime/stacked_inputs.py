@@ -118,7 +118,7 @@ class StackedInputs:
             accept.refuse_masked(label, name, value)
             if item.is_weight and not isinstance(value, np.ndarray):
                 raise ArgumentError(
-                    f"{label}: {name} is {accept.shown(value)}, expected a numpy.ndarray "
+                    f"{label}: {name} is {accept.quoted(value)}, expected a numpy.ndarray "
                     f"{shape_text(item)}; pass np.asarray({name}, np.float32)"
                 )
         for name, item in self.items.items():

@@ -329,7 +329,7 @@ def _forward_of(kernel: object) -> Function:
     """The function over time of a kernel. Raises ArgumentError."""
     if not isinstance(kernel, Kernel):
         raise ArgumentError(
-            f"Layers: kernel is {accept.shown(kernel)}, expected a kernel; pass "
+            f"Layers: kernel is {accept.quoted(kernel)}, expected a kernel; pass "
             f"cellgen.load(...) or cellgen.compile(...)"
         )
     if FORWARD not in kernel.functions:

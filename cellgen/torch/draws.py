@@ -27,13 +27,13 @@ def check_rates(label: str, masks: Sequence[Mask], rate: Rates) -> Rates:
     for name, p in rates.items():
         if names and name not in names:
             raise ArgumentError(
-                f"{label}: rate has {accept.shown(name)}, which is no mask of the cell; expected "
+                f"{label}: rate has {accept.quoted(name)}, which is no mask of the cell; expected "
                 f"names among {', '.join(names)}"
             )
         accept.real(label, f"the rate of {name}" if names else "rate", p, 0, 1, expected=EXPECTED)
         if not names and p:
             raise ArgumentError(
-                f"{label}: rate is {accept.shown(rate)}, but the cell has no masks; leave rate "
+                f"{label}: rate is {accept.quoted(rate)}, but the cell has no masks; leave rate "
                 f"out, or take a cell of cellgen.regularise"
             )
     return rate

@@ -58,7 +58,7 @@ def check_form(label: str, form: object) -> str:
     if isinstance(form, str) and form in FORMS:
         return FORMS[FORMS.index(form)]
     raise ArgumentError(
-        f"{label}: form is {accept.shown(form)}, expected one of {', '.join(map(repr, FORMS))}"
+        f"{label}: form is {accept.quoted(form)}, expected one of {', '.join(map(repr, FORMS))}"
     )
 
 
@@ -161,7 +161,7 @@ class FormOfCall:
         for name, value in stated:
             if value and name in REFUSED:
                 raise ArgumentError(
-                    f"{layout.label}: {name} is {accept.shown(value)} with form={self.form!r}; "
+                    f"{layout.label}: {name} is {accept.quoted(value)} with form={self.form!r}; "
                     f"{REFUSED[name]}"
                 )
         of_outputs = tuple((name, value) for name, value in stated if name in OUTPUT_OPTIONS)

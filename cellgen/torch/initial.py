@@ -40,19 +40,19 @@ def check_rules(label: str, roles: Roles, initial: object) -> dict[str, Rule]:
         return {}
     if not isinstance(initial, Mapping):
         raise KindError(
-            f"{label}: initial is {accept.shown(initial)}, expected a dict of rules by the names "
+            f"{label}: initial is {accept.quoted(initial)}, expected a dict of rules by the names "
             f"of parameters ({', '.join(names)})"
         )
     rules: dict[str, Rule] = {}
     for name, rule in initial.items():
         if name not in names:
             raise KindError(
-                f"{label}: initial has {accept.shown(name)}, which is no parameter; expected names "
-                f"among {', '.join(names)}"
+                f"{label}: initial has {accept.quoted(name)}, which is no parameter; expected "
+                f"names among {', '.join(names)}"
             )
         if not (callable(rule) or isinstance(rule, Tensor)):
             raise KindError(
-                f"{label}: the rule of {name} in initial is {accept.shown(rule)}, expected a "
+                f"{label}: the rule of {name} in initial is {accept.quoted(rule)}, expected a "
                 f"tensor, or a function that fills one in place, such as torch.nn.init.zeros_"
             )
         rules[name] = partial(copied, rule.detach().clone()) if isinstance(rule, Tensor) else rule

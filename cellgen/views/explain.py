@@ -118,7 +118,7 @@ def shape_of(function: Signature, text: str, threads: int, dtype: str) -> Explai
     names = ",".join(function.dims)
     if not len(words) == len(lengths) == len(function.dims):
         example = ",".join({"T": "100", "B": "32"}.get(dim, "128") for dim in function.dims)
-        raise UsageError(f"--shape {accept.shown(text)}: expected {names}, for example {example}")
+        raise UsageError(f"--shape {accept.quoted(text)}: expected {names}, for example {example}")
     return ExplainedShape(dict(zip(function.dims, lengths, strict=True)), threads, dtype)
 
 

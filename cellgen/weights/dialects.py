@@ -409,7 +409,7 @@ def dialect(name: str, **options: Any) -> Dialect:
         fits, expected = OPTIONS.get(option, (_any, ""))
         if not fits(value):
             raise ArgumentError(
-                f"dialect {name!r}: {option} is {accept.shown(value)}, expected {expected}"
+                f"dialect {name!r}: {option} is {accept.quoted(value)}, expected {expected}"
             )
     try:
         return row(**options)

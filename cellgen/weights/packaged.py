@@ -42,19 +42,19 @@ def _layout(plugin: Plugin, row: Callable[..., object], **options: object) -> Di
         raise plugin.fault(f"{plugin.value} raises {reason}", ArgumentError) from error
     if not isinstance(layout, Dialect):
         raise plugin.fault(
-            f"{plugin.value} returns {accept.shown(layout)}, expected a cellgen.weights.Dialect",
+            f"{plugin.value} returns {accept.quoted(layout)}, expected a cellgen.weights.Dialect",
             ArgumentError,
         )
     if not isinstance(layout.function, str) or layout.function not in CELLS:
         known = ", ".join(CELLS)
         raise plugin.fault(
-            f"function is {accept.shown(layout.function)}, expected one of {known}", ArgumentError
+            f"function is {accept.quoted(layout.function)}, expected one of {known}", ArgumentError
         )
     try:
         named_blocks = [str(block) for array in layout.arrays for block in array.blocks]
     except (TypeError, AttributeError) as error:
         raise plugin.fault(
-            f"arrays is {accept.shown(layout.arrays)}, expected a tuple of PackedWeight: {error}",
+            f"arrays is {accept.quoted(layout.arrays)}, expected a tuple of PackedWeight: {error}",
             ArgumentError,
         ) from None
     _require_blocks(plugin, layout.function, named_blocks)

@@ -54,5 +54,5 @@ def chosen(machine: str, names: str) -> tuple[ProcessorLevel, ...]:
     for name in wanted:
         if name not in (level.name for every in MACHINES.values() for level in every):
             known = ", ".join(level.name for every in MACHINES.values() for level in every)
-            raise UsageError(f"--levels: {accept.shown(name)} is no level, expected {known}")
+            raise UsageError(f"--levels: {accept.quoted(name)} is no level, expected {known}")
     return tuple(level for level in levels if not wanted or level.name in wanted)

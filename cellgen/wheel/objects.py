@@ -101,7 +101,7 @@ def probe(level: ProcessorLevel) -> bytes:
     with cache.workplace() as place:
         (place / PROBE.name).write_bytes(PROBE.read_bytes())
         step = Step("compiling level.c", (*call, PROBE.name, "-o", "level.so"), "level.so")
-        steps.run(place, "level", "level", ((step,),), TOOL, shown=False)
+        steps.run(place, "level", "level", ((step,),), TOOL, bar=False)
         return (place / "level.so").read_bytes()
 
 

@@ -75,14 +75,14 @@ class Naming:
         is_name = name.isascii() and name.isidentifier() and name.strip("_")
         if not is_name or keyword.iskeyword(name):
             raise UsageError(
-                f"--name {accept.shown(name)}: expected a name that `import` takes, my_kernels"
+                f"--name {accept.quoted(name)}: expected a name that `import` takes, my_kernels"
             )
         if name.lower() in TAKEN:
             raise UsageError(f"--name {name} would hide the package of that name; choose another")
         if name in sys.stdlib_module_names:
             raise UsageError(f"--name {name} is a module of Python's own; choose another")
         if not VERSION.fullmatch(self.release):
-            raise UsageError(f"--release {accept.shown(self.release)}: expected one as 1.0.2")
+            raise UsageError(f"--release {accept.quoted(self.release)}: expected one as 1.0.2")
 
     @property
     def distribution(self) -> str:

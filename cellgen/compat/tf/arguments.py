@@ -82,8 +82,8 @@ def checked_clip(label: str, clip_gradient: str, cell_clip: float | None) -> flo
     """Check the choice of the clip's derivative; without a bound there is none (-1)."""
     if not isinstance(clip_gradient, str) or clip_gradient not in ("straight_through", "exact"):
         raise ArgumentError(
-            f"{label}: clip_gradient is {accept.shown(clip_gradient)}, expected 'straight_through' "
-            f"(TensorFlow's) or 'exact'"
+            f"{label}: clip_gradient is {accept.quoted(clip_gradient)}, expected "
+            f"'straight_through' (TensorFlow's) or 'exact'"
         )
     if clip_gradient == "exact" and cell_clip is None:
         raise ArgumentError(

@@ -231,7 +231,7 @@ def _steps(label: str, seq_len_max: int, x: Array) -> int:
     if x.ndim != 3 or not accept.is_whole(seq_len_max, 0, len(x)):
         steps = x.shape[0] if x.ndim else 0
         raise ArgumentError(
-            f"{label}: seq_len_max is {accept.shown(seq_len_max)} with x of shape {x.shape}, "
+            f"{label}: seq_len_max is {accept.quoted(seq_len_max)} with x of shape {x.shape}, "
             f"expected x (T, N, I) and an integer, 0 <= seq_len_max <= T; pass "
             f"seq_len_max={steps} to use every step"
         )

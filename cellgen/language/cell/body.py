@@ -91,7 +91,7 @@ class Namespace(dict[str, Any]):
             )
         if f"{name}_prev" in self.states:
             raise DeclarationError(
-                f"{name} is {accept.shown(item)}, expected one expression: it is the new value of "
+                f"{name} is {accept.quoted(item)}, expected one expression: it is the new value of "
                 f"the state {name}_prev; write {name} = ... of values that this body names",
                 code="declaration.foreign",
             )
@@ -186,7 +186,7 @@ class Namespace(dict[str, Any]):
         for value in chosen:
             if not isinstance(value, Value):
                 raise DeclarationError(
-                    f"{name} must list named values of this cell, found {accept.shown(value)}; "
+                    f"{name} must list named values of this cell, found {accept.quoted(value)}; "
                     f"give the expression a name first",
                     code=f"declaration.{name}",
                 )

@@ -51,7 +51,7 @@ def _class_name(
     if name is None or isinstance(name, str):
         return name
     raise DeclarationError(
-        f"{class_name}: name is {accept.shown(name)}, expected a text, such as "
+        f"{class_name}: name is {accept.quoted(name)}, expected a text, such as "
         f"name={cell_name(class_name)!r}; leave it out for that one",
         code="declaration.name",
     )
@@ -155,7 +155,7 @@ class Cell(metaclass=CellMeta):
         for name in (old, new):
             if not isinstance(name, str):
                 raise DeclarationError(
-                    f"{cls.__name__}.replaced: {accept.shown(name)} is no name, expected two, "
+                    f"{cls.__name__}.replaced: {accept.quoted(name)} is no name, expected two, "
                     f"such as replaced('h', 'h_raw')",
                     code="declaration.replaced",
                 )
@@ -173,7 +173,7 @@ def definition_of(cell: type[Cell]) -> Definition:
     """
     if not _is_cell(cell):
         raise DeclarationError(
-            f"expected a subclass of cellgen.Cell, found {accept.shown(cell)}; pass a class, "
+            f"expected a subclass of cellgen.Cell, found {accept.quoted(cell)}; pass a class, "
             f"`class MyCell(Cell):`; cells that ship are loaded by name: cellgen.load('gru')",
             code="declaration.cell",
         )

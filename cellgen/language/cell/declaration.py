@@ -76,7 +76,7 @@ class Declaration:
 def _check_flag(kind: str, gradient: object) -> None:
     if not isinstance(gradient, bool):
         raise DeclarationError(
-            f"{kind}(..., gradient={accept.shown(gradient)}): expected True or False",
+            f"{kind}(..., gradient={accept.quoted(gradient)}): expected True or False",
             code="declaration.gradients",
         )
 
@@ -94,7 +94,7 @@ def _declaration(
     for dim in dims:
         if not isinstance(dim, Expr) and not accept.is_whole(dim, -LONGEST, LONGEST):
             raise DeclarationError(
-                f"{role.value}: {accept.shown(dim)} is no axis length; use I, H, Dim('D'), "
+                f"{role.value}: {accept.quoted(dim)} is no axis length; use I, H, Dim('D'), "
                 f"integers, their sums and integer multiples",
                 code="declaration.dims",
             )
@@ -121,7 +121,7 @@ def State(*dims: Expr | int, initial: float = 0.0) -> Declaration:  # noqa: N802
     start = accept.number(initial)
     if start is None or not _starts_everywhere(start):
         raise DeclarationError(
-            f"State(..., initial={accept.shown(initial)}): expected a Python number that float32 "
+            f"State(..., initial={accept.quoted(initial)}): expected a Python number that float32 "
             f"holds, or an infinity, such as -math.inf",
             code="declaration.state",
         )
@@ -171,7 +171,7 @@ def Scalar(default: float | Expr, *, gradient: bool = False) -> Declaration:  # 
     plain = default if isinstance(default, Expr) else accept.plain(default)
     if plain is None or isinstance(plain, bool) or symbols_in(number := sympify(plain)):
         raise DeclarationError(
-            f"Scalar({accept.shown(default)}): the default must be a finite number",
+            f"Scalar({accept.quoted(default)}): the default must be a finite number",
             code="declaration.scalar",
         )
     try:
@@ -179,7 +179,7 @@ def Scalar(default: float | Expr, *, gradient: bool = False) -> Declaration:  # 
     except DeclarationError as error:
         why = Exception.__str__(error).removeprefix("an equation holds ")
         raise DeclarationError(
-            f"Scalar({accept.shown(default)}): the default must be a finite number, found {why}",
+            f"Scalar({accept.quoted(default)}): the default must be a finite number, found {why}",
             code="declaration.scalar",
         ) from None
     return Declaration(Role.SCALAR, (), nearest(exact, DOUBLE), gradient)

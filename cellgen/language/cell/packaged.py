@@ -48,7 +48,7 @@ def cell_of(plugin: Plugin, error: type[CellgenError] = DeclarationError) -> typ
     """Import a cell and see that it is one. Raises ``error``."""
     value = plugin.load(error)
     if not isinstance(value, CellMeta) or value is Cell:
-        what = accept.shown(value)
+        what = accept.quoted(value)
         raise plugin.fault(f"{plugin.value} is {what}, expected a subclass of Cell", error)
     cell = cast("type[Cell]", value)
     if cell.definition.is_partial:

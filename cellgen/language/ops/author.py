@@ -9,7 +9,7 @@ from typing import Any, overload
 import sympy
 from sympy import Expr, Integer, sympify
 
-from cellgen.accept import is_whole, shown
+from cellgen.accept import is_whole, quoted
 from cellgen.errors import DeclarationError
 from cellgen.language.lines import located
 from cellgen.language.ops.operator import mismatch
@@ -102,7 +102,7 @@ def repeat_heads(a: Expr, count: int) -> Expr:
     shape = shape_of(a)
     if not is_whole(count, 1, MOST_SHARING) or len(shape) < 3 or B not in shape:
         raise mismatch(
-            f"repeat_heads({format_shape(shape)}, {shown(count)}): give a value with heads, such "
+            f"repeat_heads({format_shape(shape)}, {quoted(count)}): give a value with heads, such "
             f"as (B, G, K), and a whole number from 1"
         )
     if count == 1:

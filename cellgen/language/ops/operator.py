@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from sympy import Expr, Integer
 
-from cellgen.accept import shown
+from cellgen.accept import quoted
 from cellgen.errors import DeclarationError
 from cellgen.language.value import (
     B,
@@ -228,7 +228,7 @@ class Operator(Traits):
             )
 
     def _unstated(self, column: str, advice: str) -> DeclarationError:
-        stated = shown(getattr(self, column))
+        stated = quoted(getattr(self, column))
         return DeclarationError(
             f"operator {self.name}: its {column} is not stated, found {stated}; {advice}",
             code="declaration.operator",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sympy
 from sympy import Expr, Integer, sympify
 
-from cellgen.accept import is_whole, shown
+from cellgen.accept import is_whole, quoted
 from cellgen.errors import DeclarationError
 from cellgen.language.lines import located
 from cellgen.language.ops.operator import broadcast, mismatch
@@ -30,7 +30,7 @@ def expand_dims(a: Expr, axis: int) -> Apply:
     place = (axis if axis >= 0 else len(shape) + 1 + axis) if is_place else 0
     if len(shape) < 2 or not 0 < place <= len(shape):
         raise DeclarationError(
-            f"expand_dims({format_shape(shape)}, axis={shown(axis)}): an axis is put "
+            f"expand_dims({format_shape(shape)}, axis={quoted(axis)}): an axis is put "
             f"in behind the first one of a value with rows; declare a weight with its axis of "
             f"length 1",
             code="declaration.axis",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sympy import Basic, Expr
 
-from cellgen.accept import shown
+from cellgen.accept import quoted
 from cellgen.errors import DeclarationError
 from cellgen.language.ops.chunk_scans import SCANS
 from cellgen.language.ops.chunks import CHUNKS
@@ -81,7 +81,7 @@ def _shape_of(node: Expr, shapes: Sequence[Shape]) -> Shape:
 
 def _no_shape(node: object) -> DeclarationError:
     return DeclarationError(
-        f"{shown(node)} ({type(node).__name__}) has no shape; use values declared in this "
+        f"{quoted(node)} ({type(node).__name__}) has no shape; use values declared in this "
         f"cell, numbers and functions of cellgen",
         code="declaration.foreign",
     )

@@ -55,7 +55,7 @@ def _gone_through(
                 definition, function, f"{kind} cannot be gone through ({accept.reason(error)})"
             ) from error
     raise fault(
-        definition, function, f"{kind} is {accept.shown(names)}, expected names, in a tuple"
+        definition, function, f"{kind} is {accept.quoted(names)}, expected names, in a tuple"
     )
 
 
@@ -63,7 +63,7 @@ def checked_name(definition: Definition, function: str, what: str, name: object)
     """Return a name. Raises DeclarationError for what is none."""
     if isinstance(name, str | Value):
         return str(name)
-    raise fault(definition, function, f"{what} is {accept.shown(name)}, expected its name")
+    raise fault(definition, function, f"{what} is {accept.quoted(name)}, expected its name")
 
 
 def state_name(value: Value) -> str:

@@ -41,7 +41,7 @@ def candidate_of(definition: Definition, value: str | Expr) -> _Candidate:
         raise fault(
             definition,
             "recurrent_dropout",
-            f"{accept.shown(value)} is no candidate, expected its name, or an expression of the "
+            f"{accept.quoted(value)} is no candidate, expected its name, or an expression of the "
             f"cell's values",
         )
     if not isinstance(value, str | Value):

@@ -60,7 +60,7 @@ def online(
         listed = ", ".join(map(repr, APPROXIMATIONS))
         raise online_fault(
             definition,
-            f"approximation is {accept.shown(approximation)}, expected one of {listed}; leave it "
+            f"approximation is {accept.quoted(approximation)}, expected one of {listed}; leave it "
             f"out for exact gradients",
         )
     learning = definition.learning(Role.WEIGHT, Role.BIAS)
@@ -106,13 +106,13 @@ def _chosen(
         listed = tuple(names)
     else:
         raise online_fault(
-            definition, f"{what} is {accept.shown(names)}, expected names, in a tuple"
+            definition, f"{what} is {accept.quoted(names)}, expected names, in a tuple"
         )
     for item in listed:
         if not isinstance(item, str | Value) or str(item) not in known:
             raise online_fault(
                 definition,
-                f"{what} lists {accept.shown(item)}, expected names among {', '.join(known)}",
+                f"{what} lists {accept.quoted(item)}, expected names among {', '.join(known)}",
             )
     if not listed:
         expected = f"expected names among {', '.join(known)}" if known else "and nothing learns"

@@ -101,12 +101,12 @@ def _chosen(definition: Definition, by: Iterable[str | Value] | None) -> tuple[V
         return tuple(v for v in definition.declared if v in (*learning, *definition.requested))
     listed = (by,) if isinstance(by, str | Value) else by
     if not isinstance(listed, Iterable) or isinstance(listed, Mapping):
-        raise _fault(definition, f"by is {accept.shown(by)}, expected names, in a tuple")
+        raise _fault(definition, f"by is {accept.quoted(by)}, expected names, in a tuple")
     known = {str(value.name): value for value in definition.declared}
     names = []
     for item in listed:
         if not isinstance(item, str | Value):
-            raise _fault(definition, f"an entry of by is {accept.shown(item)}, expected its name")
+            raise _fault(definition, f"an entry of by is {accept.quoted(item)}, expected its name")
         if str(item) not in known:
             raise _fault(definition, f"by lists {item}; the cell declares {', '.join(known)}")
         names.append(str(item))

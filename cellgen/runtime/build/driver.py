@@ -135,7 +135,7 @@ def joined(
     command, product = joining(call, objects, name)
     one = Step(f"joining {' and '.join(objects)}", command, product)
     is_alone = stoppable is None  # otherwise a bar shows what the caller does
-    steps.run(place, name, entry, (halves, (one,)), TOOL, shown=is_alone, stoppable=stoppable)
+    steps.run(place, name, entry, (halves, (one,)), TOOL, bar=is_alone, stoppable=stoppable)
     return one.product
 
 

@@ -55,7 +55,7 @@ def build(source: Path) -> Path:
 
     def compiled(place: Path) -> str:
         step = steps.Step(f"compiling {source.name}", (*call, "-o", produced), produced)
-        steps.run(place, name, entry, ((step,),), TOOL, shown=False)
+        steps.run(place, name, entry, ((step,),), TOOL, bar=False)
         steps.require_loadable(place / produced, name, step, f"PyInit_{name}")
         return produced
 

@@ -170,16 +170,16 @@ def run(
     rounds: Sequence[Sequence[Step]],
     tool: Tool,
     *,
-    shown: bool = True,
+    bar: bool = True,
     stoppable: Stoppable | None = None,
 ) -> None:
-    """Run rounds of steps in a workplace, those of a round side by side; ``shown`` by a bar.
+    """Run rounds of steps in a workplace, those of a round side by side, with a ``bar`` or without.
 
     However this ends (Ctrl-C included), no process of them is left running. Raises BuildError.
     """
     deadline = time.monotonic() + timeout()
     stoppable = stoppable or Stoppable()
-    with progress(f"compiling {name}") if shown else contextlib.nullcontext():
+    with progress(f"compiling {name}") if bar else contextlib.nullcontext():
         for steps in rounds:
             failed = _run(place, steps, tool, deadline, stoppable)
             if stoppable.is_stopped:

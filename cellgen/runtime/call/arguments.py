@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from cellgen import accept
-from cellgen.accept import a_type, number, shown, whole
+from cellgen.accept import a_type, number, quoted, whole
 from cellgen.errors import ArgumentError, BuildError
 from cellgen.runtime.abi import (
     EVERY,
@@ -171,7 +171,7 @@ def check_names(label: str, function: Function, arguments: Mapping[str, object])
 
 def unnamed_error(label: str, function: Function, unnamed: Sequence[object]) -> ArgumentError:
     """Say that arrays are passed by name, and which names there are."""
-    first, also = accept.shown(unnamed[0]), ""
+    first, also = accept.quoted(unnamed[0]), ""
     if isinstance(unnamed[0], Mapping):
         first, also = accept.a_type(unnamed[0]), ", or what this has with ** before it"
     return ArgumentError(
@@ -184,7 +184,7 @@ def no_function_error(
     name: str, functions: Sequence[Function], unnamed: Sequence[object], named: Iterable[str]
 ) -> ArgumentError:
     """Say that functions of a kernel are called, and which it has."""
-    values = ", ".join([*map(accept.shown, unnamed[:1]), *(f"{name}=..." for name in named)])
+    values = ", ".join([*map(accept.quoted, unnamed[:1]), *(f"{name}=..." for name in named)])
     known = ", ".join(function.name for function in functions)
     usual = next((f for f in functions if f.name == "sequence_forward"), functions[0])
     return ArgumentError(
@@ -235,7 +235,7 @@ def as_scalar(label: str, name: str, value: object, default: float | None) -> fl
     if scalar is not None:
         return scalar
     raise ArgumentError(
-        f"{label}: scalar {name} is {shown(value)}, expected one real number; "
+        f"{label}: scalar {name} is {quoted(value)}, expected one real number; "
         f"pass {name}={default} (its default) or leave it out"
     )
 

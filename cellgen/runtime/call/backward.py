@@ -226,7 +226,7 @@ class SequenceBackward(TimeFunction):
     def _named(
         self, gradients: Mapping[str, Array | None], run: ForwardRun | None, options: Options
     ) -> Results:
-        wanted = self._outputs.shown(gradients, options)
+        wanted = self._outputs.selected(gradients, options)
         return tuple.__new__(self.result, [wanted.get(name) for name in self._fields])
 
     @named_in_memory_errors(qualname)

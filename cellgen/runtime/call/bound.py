@@ -52,7 +52,7 @@ class BoundCall:
         arrays: Iterable[object] = (),
     ) -> None:
         self.results = results
-        self._where, self._call = label, call
+        self._label, self._call = label, call
         self._failure = failure or partial(defect, label, call.dims, call.dtype)
         self._team, self._stop = team, stop
         self._run = call.run
@@ -76,9 +76,9 @@ class BoundCall:
         framework = call.framework
         if framework is not None and not framework.mutable:
             raise ArgumentError(
-                f"{self._where}.bind: arrays are those of {framework.name}, which do not change, "
+                f"{self._label}.bind: arrays are those of {framework.name}, which do not change, "
                 f"and every bound call writes to the same results; bind NumPy's arrays, or call "
-                f"{self._where} itself"
+                f"{self._label} itself"
             )
         if isinstance(call, NarrowCall):
             self._held = (*self._held, *hold(call.targets.values()))
@@ -93,11 +93,11 @@ class BoundCall:
 
     def __repr__(self) -> str:
         dims = ", ".join(map(str, self._call.dims))
-        return f"<bound call of {self._where}, dimensions {dims}, {self._call.dtype}>"
+        return f"<bound call of {self._label}, dimensions {dims}, {self._call.dtype}>"
 
     def __reduce__(self) -> tuple[object, ...]:
         raise CellgenError(
-            f"{self._where}: a bound call holds addresses of this process's memory and can be "
+            f"{self._label}: a bound call holds addresses of this process's memory and can be "
             f"neither pickled nor copied; send the kernel and bind again where it arrives",
             code="kernel",
         )
@@ -110,7 +110,7 @@ class BoundCall:
         """
         if not self._lock.acquire(False):
             raise CellgenError(
-                f"{self._where}: this bound call is running already, expected one thread at a "
+                f"{self._label}: this bound call is running already, expected one thread at a "
                 f"time, since all write to the same results; bind one for each thread",
                 code="kernel",
             )
@@ -145,7 +145,7 @@ class BoundCall:
             return self._run(pointer, size, team)
         self._stop[0] = 0
         with lending(self._memory):
-            return heeding_signals(lambda: self._run(pointer, size, team), self._stop, self._where)
+            return heeding_signals(lambda: self._run(pointer, size, team), self._stop, self._label)
 
     def _become_direct(self) -> None:
         """Let C make calls of threads whose workspace this call has, once C makes any."""
@@ -158,7 +158,7 @@ class BoundCall:
         needed = self._call.workspace
         if self._memory is not NOTHING and needed > memory_of_calls.KEPT_WORKSPACE:
             return
-        self._memory = take_workspace(self._where, needed, self._call.dims)
+        self._memory = take_workspace(self._label, needed, self._call.dims)
 
 
 _bound_calls: weakref.WeakSet[BoundCall] = weakref.WeakSet()

@@ -66,7 +66,7 @@ def form_error(
     sizes = [f"{dim}=..." for dim in dims if dim not in ("T", "B")]
     every = ", ".join(f"{dim}=..." for dim in dims)
     expected = form.format(dims=every, sizes=", ".join(sizes), arguments=arguments)
-    values = ", ".join([*map(accept.shown, unnamed), *(f"{one}=..." for one in named)])
+    values = ", ".join([*map(accept.quoted, unnamed), *(f"{one}=..." for one in named)])
     return ArgumentError(
         f"{label}.{name}: called as {name}({values}), {problem}; write {way}.{expected}"
     )

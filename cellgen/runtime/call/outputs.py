@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cellgen.accept import shown
+from cellgen.accept import quoted
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.call.arguments import lengths
@@ -37,7 +37,7 @@ class Outputs:
     """
 
     def __init__(self, label: str, function: Function) -> None:
-        self._where = label
+        self._label = label
         self.results = frozenset(item.name for item in function.results if item.over_time)
         self.names = self.results if function.name == FORWARD else frozenset[str]()
         self.stateless = self.names - {*function.states.values()}
@@ -100,7 +100,7 @@ class Outputs:
             return empty(shape, dtype)
         except MemoryError as error:
             raise MemoryError(
-                f"{self._where}: no memory for {name} of shape {shape}, {dtype}"
+                f"{self._label}: no memory for {name} of shape {shape}, {dtype}"
             ) from error
 
     def with_steps(self, options: Options) -> frozenset[str]:
@@ -123,7 +123,7 @@ class Outputs:
         names = stated if isinstance(stated, tuple | list | set | frozenset) else None
         if names is None or not all(isinstance(n, str) and n in self.names for n in names):
             raise ArgumentError(
-                f"{self._where}: outputs is {shown(stated)}, expected a tuple of some of "
+                f"{self._label}: outputs is {quoted(stated)}, expected a tuple of some of "
                 f"{', '.join(sorted(self.names))}; name the outputs over time that are wanted"
             )
         return frozenset(names)
@@ -143,7 +143,7 @@ class Outputs:
             results = self._shown[steps] = signature(self._function, every, last=last).results
         return tuple([item for item in results if item.name not in left])
 
-    def shown(
+    def selected(
         self, results: Mapping[str, Array | None], options: Options
     ) -> dict[str, Array | None]:
         """The results without those that the caller does not want."""
@@ -154,7 +154,7 @@ class Outputs:
         """Raise ArgumentError where a call asks for the last step alone and for others."""
         if options.last_only and options.every != 1:
             raise ArgumentError(
-                f"{self._where}: last_only and every={options.every} are both given, expected one "
+                f"{self._label}: last_only and every={options.every} are both given, expected one "
                 f"of them; leave last_only out for the outputs of every {options.every}-th step, "
                 f"or every for those of the last one"
             )
@@ -166,12 +166,12 @@ class Outputs:
         unwanted = self.names & set(names) - self._named(options)
         if unwanted and not unformed:
             raise ArgumentError(
-                f"{self._where}: out has {', '.join(sorted(unwanted))}, expected outputs that are "
+                f"{self._label}: out has {', '.join(sorted(unwanted))}, expected outputs that are "
                 f"wanted; name them in outputs, or leave them out"
             )
         if unformed:
             raise ArgumentError(
-                f"{self._where}: out has {', '.join(sorted(unformed))}, expected final states "
+                f"{self._label}: out has {', '.join(sorted(unformed))}, expected final states "
                 f"alone, since last_only forms no outputs over time; leave it out"
             )
 
@@ -180,7 +180,7 @@ class Outputs:
         copied = self.names & set(names)
         if copied:
             raise ArgumentError(
-                f"{self._where}.bind: out has {', '.join(sorted(copied))}, expected none of them "
+                f"{self._label}.bind: out has {', '.join(sorted(copied))}, expected none of them "
                 f"with save=True and every={options.every}: what is saved holds the outputs of all "
                 f"steps, and those shown are a part of it; leave them out"
             )

@@ -269,8 +269,8 @@ class TimeFunction(KernelFunction):
         memory = take_workspace(label, call.workspace, call.dims)
         formed = self._outputs.as_called({**fresh, **results}, options)
         held = hold((*arguments.values(), *formed.values())) if stop is not None else ()
-        shown = self._outputs.shown({**formed, **states}, options)
-        return PreparedCall(call, shown, memory, stop, held)
+        selected = self._outputs.selected({**formed, **states}, options)
+        return PreparedCall(call, selected, memory, stop, held)
 
     def _named(
         self, arrays: Mapping[str, Array | None], run: ForwardRun | None, options: Options

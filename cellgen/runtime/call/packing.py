@@ -43,7 +43,7 @@ class Packing:
         named = {name for a in mine for name in dims_of(a)}
         self.dims = tuple(name for name in function.dims if name in named)
         self._kernel, self._function = kernel, function
-        self._where = f"{kernel.name}.{function.name}"
+        self._label = f"{kernel.name}.{function.name}"
         self._weights = replace(function, arguments=mine, results=(), dims=self.dims)
         self._scalars = scalar_places(function)
         self._build = ""
@@ -136,7 +136,7 @@ class Packing:
         """Return the layout that a call reads. Raises ArgumentError where it does not fit."""
         if packed.weights.products != products:
             raise ArgumentError(
-                f"{self._where}: products is {products!r}, but packed was made for "
+                f"{self._label}: products is {products!r}, but packed was made for "
                 f"{packed.weights.products!r}; pass products={packed.weights.products!r}, or pack "
                 f"with products={products!r}"
             )
@@ -154,7 +154,7 @@ class Packing:
             if isinstance(packed, Packed) and packed.cell == self._kernel.name:
                 stated += ", of another version of this cell"
             raise ArgumentError(
-                f"{self._where}: packed is {stated}, expected what {self._kernel.name}.pack returns"
+                f"{self._label}: packed is {stated}, expected what {self._kernel.name}.pack returns"
             )
         for name, array in packed.weights.arguments:
             value, is_array = arguments.get(name, array), isinstance(array, np.ndarray)
@@ -162,10 +162,10 @@ class Packing:
                 other = (
                     "another array than the one"
                     if is_array
-                    else f"{accept.shown(value)}, not the {array}"
+                    else f"{accept.quoted(value)}, not the {array}"
                 )
                 raise ArgumentError(
-                    f"{self._where}: {name} is {other} that was packed, expected that one or none; "
+                    f"{self._label}: {name} is {other} that was packed, expected that one or none; "
                     f"pack again, or leave {name} out"
                 )
             arguments[name] = array
@@ -225,7 +225,7 @@ class Packing:
     def _changed(self, packed: Packed) -> ArgumentError:
         sizes = ", ".join(f"{name} = {size}" for name, size in packed.weights.dims)
         return ArgumentError(
-            f"{self._where}: packed was changed since {self._kernel.name}.pack made it for "
+            f"{self._label}: packed was changed since {self._kernel.name}.pack made it for "
             f"{packed.weights.dtype} and {sizes}, expected it as it was; pack again"
         )
 

@@ -42,7 +42,7 @@ def bits_of(scalars: tuple[tuple[str, float], ...]) -> tuple[tuple[str, str], ..
     return tuple([(name, float.hex(value)) for name, value in scalars])
 
 
-def _where(runs: Runs) -> str:
+def _label(runs: Runs) -> str:
     return runs.label
 
 
@@ -68,7 +68,7 @@ class Runs:
             for name, default in self._scalars.items()
         )
 
-    @named_in_memory_errors(_where)
+    @named_in_memory_errors(_label)
     def describe(
         self,
         dims: tuple[int, ...],
@@ -203,7 +203,7 @@ class Runs:
                 f"{expected}; pass the arguments and results of that run"
             )
 
-    @named_in_memory_errors(_where)
+    @named_in_memory_errors(_label)
     def _same(
         self,
         run: ForwardRun,

@@ -103,7 +103,7 @@ def segments_of(
         for name in ("segments", "tolerance", "sweeps"):
             if getattr(cut, name) != ROWS[name].default:
                 raise ArgumentError(
-                    f"{label}: {name} is {accept.shown(stated[name])} and parallel is None, "
+                    f"{label}: {name} is {accept.quoted(stated[name])} and parallel is None, "
                     f"expected {name} with parallel={SEGMENTS!r} alone; pass that too, or leave "
                     f"{name} out"
                 )

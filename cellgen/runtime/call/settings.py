@@ -97,7 +97,9 @@ def number_of(label: str, option: Option, value: object) -> int:
         if type(plain) is type(choice) and plain == choice:
             return number
     known = ", ".join(map(repr, option.choices))
-    raise ArgumentError(f"{label}: {option.name} is {accept.shown(value)}, expected one of {known}")
+    raise ArgumentError(
+        f"{label}: {option.name} is {accept.quoted(value)}, expected one of {known}"
+    )
 
 
 def check_plan(label: str, plan: object) -> SequencePlan:

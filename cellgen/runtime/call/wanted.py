@@ -16,7 +16,7 @@ class Wanted:
     """The results of one function, and which of them need not be formed where nobody wants them."""
 
     def __init__(self, label: str, function: Function) -> None:
-        self._where = label
+        self._label = label
         self._names = tuple(item.name for item in function.results)
         self._has_gradients = any(item.role == "gradient" for item in function.results)
         self.on_request = frozenset(item.name for item in function.results if item.optional)
@@ -31,7 +31,7 @@ class Wanted:
         names = gradients if isinstance(gradients, tuple | list | set | frozenset) else None
         if names is None or not all(isinstance(n, str) and n in self._names for n in names):
             raise ArgumentError(
-                f"{self._where}: gradients is {accept.shown(gradients)}, expected a tuple of some "
+                f"{self._label}: gradients is {accept.quoted(gradients)}, expected a tuple of some "
                 f"of {', '.join(self._names)}; name the results that are wanted"
             )
         return frozenset(self._names) - set(names)
@@ -44,7 +44,7 @@ class Wanted:
         """Raise ArgumentError where there are gradients, and none that can be left out."""
         if self._has_gradients:
             raise ArgumentError(
-                f"{self._where}: gradients is {accept.shown(gradients)}, expected nothing: it "
+                f"{self._label}: gradients is {accept.quoted(gradients)}, expected nothing: it "
                 f"names the results that are wanted, and this function always forms all of "
                 f"{', '.join(self._names)}; leave gradients out"
             )
@@ -55,6 +55,6 @@ class Wanted:
         if unwanted:
             them = "it" if len(unwanted) == 1 else "them"
             raise ArgumentError(
-                f"{self._where}: out has {', '.join(unwanted)}, expected gradients that are "
+                f"{self._label}: out has {', '.join(unwanted)}, expected gradients that are "
                 f"wanted; name {them} in gradients, or leave {them} out"
             )

@@ -81,7 +81,7 @@ def _figures(label: str, constants: object) -> list[int]:
     """The members of the C struct of constants. Raises ArgumentError."""
     if not isinstance(constants, Constants):
         raise ArgumentError(
-            f"{label}: constants are {accept.shown(constants)}, expected Constants; pass "
+            f"{label}: constants are {accept.quoted(constants)}, expected Constants; pass "
             f"cellgen.plans.Constants(...), or leave them out"
         )
     return [
@@ -107,7 +107,7 @@ def choose(
     label = f"{interface.name}.{function.name}"
     fitting = all(accept.is_whole(size) for size in dims.values())
     if sorted(dims) != sorted(function.dims) or not fitting:
-        listed = ", ".join(f"{n}={accept.shown(size)}" for n, size in dims.items()) or "none"
+        listed = ", ".join(f"{n}={accept.quoted(size)}" for n, size in dims.items()) or "none"
         form = ", ".join(f"{name}=..." for name in function.dims)
         raise ArgumentError(
             f"{label}: a plan needs the dimensions {', '.join(function.dims)}, each an integer "

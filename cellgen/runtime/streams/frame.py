@@ -115,6 +115,6 @@ def _check(label: str, name: str, view: Array, array: object) -> None:
     if isinstance(array, np.ndarray) and array.shape == view.shape:
         fix = f"which its weights are of; pass {name}.astype(np.{view.dtype})"
     raise ArgumentError(
-        f"{label}: {name} is {accept.shown(array)}, expected a numpy.ndarray {view.shape} of "
+        f"{label}: {name} is {accept.quoted(array)}, expected a numpy.ndarray {view.shape} of "
         f"{view.dtype}, {fix}"
     )

@@ -39,7 +39,7 @@ class RowsById:
             some = ", ".join(map(repr, self.order[:3])) or "none"
             more = f" ... ({len(self.order)} ids)" if len(self.order) > 3 else ""
             raise ArgumentError(
-                f"{self._label}.{call}: {accept.shown(name)} has no row, expected one of "
+                f"{self._label}.{call}: {accept.quoted(name)} has no row, expected one of "
                 f"{some}{more}; let it join first"
             )
         return row
@@ -58,13 +58,13 @@ class RowsById:
         own = _checked_id(label, name)
         if own in self.places:
             raise ArgumentError(
-                f"{label}: {accept.shown(own)} has a row already, expected a new id; reset it to "
+                f"{label}: {accept.quoted(own)} has a row already, expected a new id; reset it to "
                 f"begin anew"
             )
         if len(self.order) == self._room:
             raise ArgumentError(
                 f"{label}: all {self._room} rows are taken, expected a free one for "
-                f"{accept.shown(own)}; let another leave, or make the stream with more room"
+                f"{accept.quoted(own)}; let another leave, or make the stream with more room"
             )
         return own
 
@@ -116,7 +116,7 @@ def _checked_id(label: str, name: object) -> Id:
     own = id_of(name)
     if own is None:
         raise ArgumentError(
-            f"{label}: the id is {accept.shown(name)}, expected a text or an integer of at most "
+            f"{label}: the id is {accept.quoted(name)}, expected a text or an integer of at most "
             f"{MOST_BITS} bits"
         )
     return own

@@ -47,12 +47,12 @@ def write(label: str, file: str | Path | IO[bytes], content: bytes) -> None:
         return
     if not isinstance(file, str | Path) or not Path(file).name:
         raise ArgumentError(
-            f"{label}: file is {accept.shown(file)}, expected a path, or a file open for bytes"
+            f"{label}: file is {accept.quoted(file)}, expected a path, or a file open for bytes"
         )
     path = Path(file)
     if path.is_dir():
         raise ArgumentError(
-            f"{label}: file is {accept.shown(file)}, a folder, expected the path of a file; name "
+            f"{label}: file is {accept.quoted(file)}, a folder, expected the path of a file; name "
             f"one in it"
         )
     whole = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -95,7 +95,7 @@ def read(label: str, source: str | Path | IO[bytes] | bytes) -> Snapshot:
         content = source.read()
     else:
         raise ArgumentError(
-            f"{label}: the source is {accept.shown(source)}, expected a path, a file or bytes"
+            f"{label}: the source is {accept.quoted(source)}, expected a path, a file or bytes"
         )
     try:
         return _parsed(content)

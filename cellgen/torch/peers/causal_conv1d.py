@@ -39,7 +39,7 @@ def causal_conv1d_fn(
     peer = "causal_conv1d_fn"
     if activation not in ACTIVATIONS:
         raise ArgumentError(
-            f"{peer}: activation is {accept.shown(activation)}, expected None, 'silu' or 'swish'"
+            f"{peer}: activation is {accept.quoted(activation)}, expected None, 'silu' or 'swish'"
         )
     if x.dim() != 3 or weight.dim() != 2 or x.shape[1] != weight.shape[0]:
         raise TensorError(

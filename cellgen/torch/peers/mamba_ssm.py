@@ -68,7 +68,7 @@ def _widened(peer: str, tensors: dict[str, Tensor | None]) -> dict[str, Tensor]:
     passed = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     for name, tensor in passed.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            what = tensor.dtype if isinstance(tensor, Tensor) else accept.shown(tensor)
+            what = tensor.dtype if isinstance(tensor, Tensor) else accept.quoted(tensor)
             raise KindError(f"{peer}: {name} is {what}, expected a tensor of real numbers")
     is_double = any(tensor.dtype == torch.float64 for tensor in passed.values())
     kind = torch.float64 if is_double else torch.float32

@@ -82,7 +82,7 @@ def repeated(peer: str, name: str, stream: Tensor, v: Tensor) -> Tensor:
     for other, tensor in ((name, stream), ("v", v)):
         if not isinstance(tensor, Tensor):
             raise KindError(
-                f"{peer}: {other} is {accept.shown(tensor)}, expected a tensor (B, T, H, ...)"
+                f"{peer}: {other} is {accept.quoted(tensor)}, expected a tensor (B, T, H, ...)"
             )
         if tensor.dim() != 4:
             raise TensorError(
@@ -111,7 +111,7 @@ def checked(
     tensors = {}
     for name, tensor in streams.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            what = tensor.dtype if isinstance(tensor, Tensor) else accept.shown(tensor)
+            what = tensor.dtype if isinstance(tensor, Tensor) else accept.quoted(tensor)
             raise KindError(f"{peer}: {name} is {what}, expected a tensor of floating point")
         axes = axes_of(cell, name)
         shape = tuple(sizes[axis] for axis in axes if axis != "1")
@@ -170,7 +170,7 @@ def state_of(call: Reading, shape: tuple[int, ...], state: object) -> Tensor:
     """The first state, looked at. Raises TensorError, KindError."""
     peer = call.peer
     if not isinstance(state, Tensor) or not state.is_floating_point():
-        raise KindError(f"{peer}: initial_state is {accept.shown(state)}, expected a tensor")
+        raise KindError(f"{peer}: initial_state is {accept.quoted(state)}, expected a tensor")
     if state.shape != shape:
         axes = " when turned to keys first" if call.state_v_first else ""
         raise TensorError(
@@ -194,7 +194,7 @@ def bounds_of(peer: str, bounds: object, steps: int) -> Tensor:
     """Where each sequence begins and ends, (N + 1), looked at. Raises TensorError, KindError."""
     if not isinstance(bounds, Tensor) or bounds.dtype not in (torch.int32, torch.int64):
         raise KindError(
-            f"{peer}: cu_seqlens is {accept.shown(bounds)}, expected a tensor of integers (N + 1)"
+            f"{peer}: cu_seqlens is {accept.quoted(bounds)}, expected a tensor of integers (N + 1)"
         )
     ends = bounds.long()
     is_whole = ends.dim() == 1 and len(ends) > 0 and ends[0] == 0 and ends[-1] == steps

@@ -1059,9 +1059,9 @@ def test_what_is_no_probability_does_not_pass(value: object) -> None:
 
 def test_every_value_can_be_shown_in_a_line() -> None:
     for value in POOL:
-        text = accept.shown(value)
+        text = accept.quoted(value)
         assert "\n" not in text
-        assert len(text) <= 2 * accept.SHOWN
+        assert len(text) <= 2 * accept.MOST_CHARACTERS
 
 
 def test_a_word_that_is_no_dtype_is_none() -> None:
