@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from cellgen.frameworks.shown import LAST, ON_TENSORS, is_last
+from cellgen.frameworks.selection import LAST, ON_TENSORS, is_last
 from cellgen.runtime.options import BACKWARD, BF16, Options
 
 LACKING = {

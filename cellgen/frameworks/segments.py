@@ -12,7 +12,7 @@ from typing import Any
 
 from cellgen.errors import ArgumentError
 from cellgen.frameworks.layout import TensorLayout
-from cellgen.frameworks.shown import with_products
+from cellgen.frameworks.selection import with_products
 from cellgen.runtime.call.segments import KEYWORDS, Segmentation
 from cellgen.runtime.call.stored import STORED
 from cellgen.runtime.kernel import Kernel

@@ -19,7 +19,7 @@ from jax import Array
 
 from cellgen.frameworks.layout import TensorLayout, row_axis
 from cellgen.frameworks.segments import in_segments
-from cellgen.frameworks.shown import (
+from cellgen.frameworks.selection import (
     ON_TENSORS,
     formed,
     hidden,
@@ -53,8 +53,8 @@ class JaxCall:
     """All of a call but its arrays: a cell, which tables come first, and its options.
 
     Operands are its tables, its ``values``, then for the backward pass what was ``kept``.
-    ``options`` are as in ``cellgen.frameworks.shown``, without tables. With a ``cut`` the forward
-    pass runs segments of time side by side.
+    ``options`` are as in ``cellgen.frameworks.selection``, without tables. With a ``cut`` the
+    forward pass runs segments of time side by side.
     """
 
     text: str

@@ -32,7 +32,7 @@ from cellgen.jax.linear import Shape, is_zero, linear, zero
 from cellgen.jax.pairs import Own, pair
 from cellgen.jax.platforms import dtype_of_numbers
 from cellgen.jax.primitives import backward, backward_p, forward, forward_p, row_by_row
-from cellgen.jax.shown import show
+from cellgen.jax.selection import show
 
 Arrays: TypeAlias = Sequence[Any]
 Which: TypeAlias = tuple[bool, ...]

@@ -18,7 +18,7 @@ from cellgen import accept
 from cellgen.frameworks import elsewhere
 from cellgen.frameworks.layout import TensorLayout, UntoldError
 from cellgen.frameworks.segments import SEGMENT_OPTIONS, refuse_narrow
-from cellgen.frameworks.shown import (
+from cellgen.frameworks.selection import (
     ON_TENSORS,
     OUTPUT_OPTIONS,
     is_last,
@@ -69,11 +69,11 @@ class CellFunction:
 
     Options: ``lengths`` (B) integers, ``mask`` (T, B) bool, ``reset`` (T, B) bool, ``reverse``,
     ``batch_first``, ``zero_output_for_mask``, ``window``, ``flush_denormals``, ``threads``, and
-    those that ``cellgen.frameworks.shown.OUTPUT_OPTIONS`` lists, which say what is shown and kept:
-    as those of ``kernel.sequence_forward``. Tables are arrays that may be traced, the others are
-    Python's. Outputs that are not asked for are None. ``parallel="segments"``, with ``segments``,
-    ``tolerance`` and ``sweeps``, is the forward pass of that function too, called back from the
-    program, on a device of CUDA a part of it; gradients are formed step by step.
+    those that ``cellgen.frameworks.selection.OUTPUT_OPTIONS`` lists, which say what is shown and
+    kept: as those of ``kernel.sequence_forward``. Tables are arrays that may be traced, the others
+    are Python's. Outputs that are not asked for are None. ``parallel="segments"``, with
+    ``segments``, ``tolerance`` and ``sweeps``, is the forward pass of that function too, called
+    back from the program, on a device of CUDA a part of it; gradients are formed step by step.
 
     Raises ArrayError (a TypeError), ArgumentError (a ValueError), BuildError.
     """

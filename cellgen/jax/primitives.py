@@ -20,13 +20,13 @@ from jax.interpreters import batching
 from jax.interpreters import partial_eval as pe
 
 from cellgen.frameworks.layout import row_axis
-from cellgen.frameworks.shown import when_plain
+from cellgen.frameworks.selection import when_plain
 from cellgen.jax.batches import Axes, call_batch, one_by_one, shares, size_of
 from cellgen.jax.calls import JaxCall, Which, gradient_shapes, run_backward, run_forward
 from cellgen.jax.platforms import Platform
 from cellgen.jax.programs import by_rows, result, state
 from cellgen.jax.segments_on_device import run_segments_on_device
-from cellgen.jax.shown import show
+from cellgen.jax.selection import show
 from cellgen.runtime.abi import Argument
 
 Arrays: TypeAlias = Sequence[Any]

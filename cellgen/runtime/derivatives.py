@@ -28,7 +28,7 @@ from cellgen.runtime.names import gradient_of, of_gradient
 from cellgen.runtime.options import ALL_LAYERS, TABLE
 from cellgen.runtime.results import Array, Results
 
-Given: TypeAlias = Mapping[str, Array | float]
+Named: TypeAlias = Mapping[str, Array | float]
 """Arrays, and run-time scalars, by name."""
 
 OPTIONS = (
@@ -92,7 +92,7 @@ def directions(kernel: Kernel) -> dict[str, str]:
 
 
 def jvp(
-    kernel: Kernel, values: Given, along: Given, *, over_time: bool = True, **options: object
+    kernel: Kernel, values: Named, along: Named, *, over_time: bool = True, **options: object
 ) -> First:
     """Differentiate the outputs along directions.
 
@@ -108,10 +108,10 @@ def jvp(
 
 def hvp(
     kernel: Kernel,
-    values: Given,
-    along: Given,
-    upstream: Given,
-    d_upstream: Given | None = None,
+    values: Named,
+    along: Named,
+    upstream: Named,
+    d_upstream: Named | None = None,
     *,
     gradients: Iterable[str] | None = None,
     over_time: bool = True,
@@ -134,9 +134,9 @@ def hvp(
 
 def double_backward(
     kernel: Kernel,
-    values: Given,
-    upstream: Given,
-    cotangents: Given,
+    values: Named,
+    upstream: Named,
+    cotangents: Named,
     *,
     gradients: Iterable[str] | None = None,
     over_time: bool = True,
@@ -171,8 +171,8 @@ class _DerivativeCall:
         self,
         what: str,
         kernel: Kernel,
-        values: Given,
-        along: Given,
+        values: Named,
+        along: Named,
         over_time: bool,
         options: Mapping[str, object],
     ) -> None:
@@ -203,7 +203,7 @@ class _DerivativeCall:
             )
         return {item.name for item in self.kernel.functions[name].function.arguments}
 
-    def _refuse_unknown(self, what: str, names: Given, known: list[str]) -> None:
+    def _refuse_unknown(self, what: str, names: Named, known: list[str]) -> None:
         for name in names:
             if name not in known:
                 raise ArgumentError(
@@ -214,7 +214,7 @@ class _DerivativeCall:
         return First(*self._outputs(self._forward(save=False)))
 
     def second(
-        self, upstream: Given, d_upstream: Given, wanted: Iterable[str] | None = None
+        self, upstream: Named, d_upstream: Named, wanted: Iterable[str] | None = None
     ) -> Second:
         result = self._forward(save=True)
         outputs, tangents = self._outputs(result)

@@ -32,7 +32,7 @@ from cellgen.runtime.call.over_time import TimeFunction
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.folders import read_interface
 from cellgen.runtime.notebook import ShownInNotebooks
-from cellgen.runtime.parameters import Given, initial_of, shapes_of
+from cellgen.runtime.parameters import InitialNumbers, initial_of, shapes_of
 from cellgen.runtime.paths import generated_folder
 from cellgen.runtime.results import Array, Results, result_class
 from cellgen.runtime.streams.make import stream_of
@@ -163,7 +163,7 @@ class Kernel(ShownInNotebooks):
         /,
         *,
         dtype: np.dtype[np.floating] | type[np.floating] = np.float32,
-        initial: Mapping[str, Given] | None = None,
+        initial: Mapping[str, InitialNumbers] | None = None,
         **sizes: int,
     ) -> dict[str, Array]:
         """Return weights and biases to begin with, by name: ``init(rng, I=3, H=4)``.

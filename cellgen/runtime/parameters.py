@@ -20,7 +20,7 @@ from cellgen.runtime.call.faults import shape_text
 from cellgen.runtime.initial import Shape, drawn, fixed_of, must_be_given, read_axes, rule_of
 from cellgen.runtime.results import Array
 
-Given: TypeAlias = Array | Callable[[np.random.Generator, Shape], Array]
+InitialNumbers: TypeAlias = Array | Callable[[np.random.Generator, Shape], Array]
 """Numbers of a parameter, or what makes them of a generator and a shape."""
 MOST_NUMBERS = 2**60
 """Of float64, which NumPy counts in 63 bits of bytes."""

@@ -24,9 +24,9 @@ from cellgen.runtime.names import state_of
 from cellgen.runtime.results import Array
 
 Arrays: TypeAlias = dict[str, Array]
-Given: TypeAlias = Mapping[str, Array | float]
+Named: TypeAlias = Mapping[str, Array | float]
 """Arrays, and run-time scalars, by the names that the cell gives them."""
-Nested: TypeAlias = Sequence[Sequence[Given]]
+Nested: TypeAlias = Sequence[Sequence[Named]]
 """What is given by name, for each layer and each of its directions."""
 
 
@@ -128,7 +128,7 @@ class StackedInputs:
                     f"{label}: weights has no {name}, expected an array {shape_text(item)}"
                 )
 
-    def merged(self, label: str, parts: Mapping[str, Given]) -> dict[str, Array | float]:
+    def merged(self, label: str, parts: Mapping[str, Named]) -> dict[str, Array | float]:
         """Everything that one call is given but its x and initial states that were left out."""
         merged: dict[str, Array | float] = {}
         origins = {self._input.name: "x"}
@@ -155,7 +155,7 @@ class StackedInputs:
                 )
         return merged
 
-    def with_heads(self, label: str, x: Array, arguments: Given) -> Array:
+    def with_heads(self, label: str, x: Array, arguments: Named) -> Array:
         """Give x the axes that the cell's input has: one of heads is split into heads and units."""
         item = self._input
         if not isinstance(x, np.ndarray):
@@ -168,7 +168,7 @@ class StackedInputs:
                 return x.reshape(*x.shape[:2], *units)
         return x
 
-    def dims(self, label: str, arguments: Given, options: Mapping[str, object]) -> dict[str, int]:
+    def dims(self, label: str, arguments: Named, options: Mapping[str, object]) -> dict[str, int]:
         """The dimensions that the arrays of one call tell. Raises ArgumentError."""
         items = []
         for name, array in arguments.items():
@@ -186,7 +186,7 @@ class StackedInputs:
         return infer_dims(label, items)[0]
 
     def first_states(
-        self, arguments: Given, dims: Mapping[str, int], dtype: np.dtype[np.floating]
+        self, arguments: Named, dims: Mapping[str, int], dtype: np.dtype[np.floating]
     ) -> Arrays:
         """Initial states that were left out: where they are declared to start."""
         names = [state_of(name) for name in self.states]

@@ -15,7 +15,7 @@ import numpy as np
 from cellgen.runtime.host.out_of_memory import dense, steps_within
 from cellgen.runtime.names import final_of
 from cellgen.runtime.results import Array, Results
-from cellgen.runtime.stacked_inputs import Given
+from cellgen.runtime.stacked_inputs import Named
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class LayerCall:
 
     label: str
     shape: tuple[int, ...]
-    arguments: Given
+    arguments: Named
     sources: Mapping[str, tuple[str, ...]]
     options: Mapping[str, object]
     result: Results
@@ -62,8 +62,8 @@ def last_of(call: LayerCall, name: str, *, is_state: bool) -> Array:
 
 
 def at_last_step(
-    call: LayerCall, name: str, part: Array, last: Given, *, is_state: bool
-) -> tuple[Array | None, Given]:
+    call: LayerCall, name: str, part: Array, last: Named, *, is_state: bool
+) -> tuple[Array | None, Named]:
     """Give the gradient of the last step alone as one of all steps, or of a final state."""
     if is_state:
         own, state = last.get(name), getattr(call.result, final_of(name))

@@ -31,7 +31,7 @@ from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.names import final_of, gradient_of, state_of
 from cellgen.runtime.options import ALL_LAYERS, BACKWARD, FORWARD, ROWS, TABLE
 from cellgen.runtime.results import Array, Results
-from cellgen.runtime.stacked_inputs import Arrays, Given, Nested, StackedInputs
+from cellgen.runtime.stacked_inputs import Arrays, Named, Nested, StackedInputs
 from cellgen.runtime.stacked_steps import LayerCall, added, at_last_step, last_of
 from cellgen.runtime.streams.stack import StreamedStack
 
@@ -128,7 +128,7 @@ class Layers(StreamedStack):
         states: Nested | None = None,
         *,
         inputs: Nested | None = None,
-        shared: Given | None = None,
+        shared: Named | None = None,
         save: bool = False,
         **options: object,
     ) -> Run:
@@ -254,7 +254,7 @@ class Layers(StreamedStack):
         self,
         label: str,
         x: Array,
-        parts: Mapping[str, Sequence[Given]],
+        parts: Mapping[str, Sequence[Named]],
         options: Mapping[str, object],
         *,
         save: bool,
@@ -290,7 +290,7 @@ class Layers(StreamedStack):
         return _flat(both if count > 1 else getattr(result, self._output.name)), tuple(calls)
 
     def _gradients(
-        self, call: LayerCall, d_output: Array | None, d_last: Given, limits: Mapping[str, object]
+        self, call: LayerCall, d_output: Array | None, d_last: Named, limits: Mapping[str, object]
     ) -> Arrays:
         """Compute the gradients of one layer in one direction, by the names without ``d_``."""
         function = self.kernel.functions[BACKWARD]

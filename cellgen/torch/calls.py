@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Tables: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]
 """Lengths, mask and reset of a call."""
-Given: TypeAlias = Sequence[Tensor | None]
+Tensors: TypeAlias = Sequence[Tensor | None]
 
 
 def run_forward(
@@ -61,7 +61,7 @@ def run_below(
         return run_forward(call, tables, theta, save=save)
 
 
-def _present(tensors: Given) -> tuple[list[Tensor], int]:
+def _present(tensors: Tensors) -> tuple[list[Tensor], int]:
     """The tensors that there are, and their places as bits."""
     there = [tensor for tensor in tensors if tensor is not None]
     every = (1 << len(tensors)) - 1 if len(tensors) <= MOST_BITS else ALL
@@ -70,7 +70,7 @@ def _present(tensors: Given) -> tuple[list[Tensor], int]:
     return there, every - sum([1 << place for place, t in enumerate(tensors) if t is None])
 
 
-def _with_zeros(call: Call, tables: Tables, theta: Sequence[Tensor], upstream: Given) -> Given:
+def _with_zeros(call: Call, tables: Tables, theta: Sequence[Tensor], upstream: Tensors) -> Tensors:
     """Put zeros in the place of gradients that are missing where bits do not tell them apart."""
     layout = call.layout(tables)
     sizes, filled = layout.sizes(theta), [*upstream]
@@ -81,7 +81,11 @@ def _with_zeros(call: Call, tables: Tables, theta: Sequence[Tensor], upstream: G
 
 
 def run_backward(
-    call: Call, tables: Tables, theta: Sequence[Tensor], kept: Sequence[Tensor], upstream: Given
+    call: Call,
+    tables: Tables,
+    theta: Sequence[Tensor],
+    kept: Sequence[Tensor],
+    upstream: Tensors,
 ) -> Sequence[Tensor]:
     """Call the operator: upstream gradients that there are, and which those are."""
     if len(upstream) > MOST_BITS:

@@ -26,13 +26,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from cellgen.frameworks.layout import row_axis
-from cellgen.frameworks.shown import formed, hidden, is_whole, showing
+from cellgen.frameworks.selection import formed, hidden, is_whole, showing
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.segments import Segmentation
 from cellgen.runtime.numbers import MOST_BITS, as_numbers
 from cellgen.runtime.options import Options
 from cellgen.torch.batches import fold, one_by_one, unfold
-from cellgen.torch.calls import Given, Tables, run_backward, run_forward
+from cellgen.torch.calls import Tables, Tensors, run_backward, run_forward
 from cellgen.torch.devices import PLACES
 from cellgen.torch.direct import Direct, how, is_quiet
 from cellgen.torch.errors import TensorError
@@ -51,8 +51,8 @@ TABLE_AXES = (0, 1, 1)
 class Call:
     """All of a call but its tensors; bits of ``wanted`` say which gradients are formed, -1: all.
 
-    ``options`` are as in ``cellgen.frameworks.shown``, without tables, which are tensors; those of
-    a call that saves show all outputs, or with a ``checkpoint`` some. ``saves``: whether
+    ``options`` are as in ``cellgen.frameworks.selection``, without tables, which are tensors; those
+    of a call that saves show all outputs, or with a ``checkpoint`` some. ``saves``: whether
     ``forward`` keeps what a gradient reads. With a ``cut`` it runs segments of time side by side.
     No default is an object of a class of ours: torch 2.10 to 2.12 trace none.
     """
@@ -116,7 +116,7 @@ class Call:
         count = len(self.known.layout.outputs)
         return count if self.options.outputs is None else count - bin(self.hidden).count("1")
 
-    def moved(self, tables: Tables, theta: Sequence[Tensor], dots: Given) -> list[Tensor]:
+    def moved(self, tables: Tables, theta: Sequence[Tensor], dots: Tensors) -> list[Tensor]:
         """The directional derivatives of outputs and final states along those of theta."""
         return _Tangent(self, tables, theta, dots, save=False).outputs()
 
@@ -150,7 +150,7 @@ class Call:
         wanted = sum(1 << number for number, place in enumerate(learns) if needed[place])
         return replace(self, wanted=wanted)
 
-    def spread(self, gradients: Given) -> list[Tensor | None]:
+    def spread(self, gradients: Tensors) -> list[Tensor | None]:
         """Put the gradients of what learns in the places of theta."""
         layout = self.known.layout
         if self.wanted == -1 and len(layout.learns) == len(layout.theta):
@@ -205,7 +205,11 @@ def forward(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequence[Ten
 
 
 def backward(
-    call: Call, tables: Tables, theta: Sequence[Tensor], kept: Sequence[Tensor], upstream: Given
+    call: Call,
+    tables: Tables,
+    theta: Sequence[Tensor],
+    kept: Sequence[Tensor],
+    upstream: Tensors,
 ) -> Sequence[Tensor]:
     """Run the backward pass: the gradients of what learns."""
     if is_transforming():
@@ -215,7 +219,11 @@ def backward(
 
 
 def run_back(
-    call: Call, tables: Tables, theta: Sequence[Tensor], kept: Sequence[Tensor], upstream: Given
+    call: Call,
+    tables: Tables,
+    theta: Sequence[Tensor],
+    kept: Sequence[Tensor],
+    upstream: Tensors,
 ) -> Sequence[Tensor]:
     """Run the backward pass where torch only runs it; in forward mode with the tangents of it."""
     lengths, mask, reset = tables
@@ -241,7 +249,13 @@ class _Tangent:
     """
 
     def __init__(
-        self, call: Call, tables: Tables, theta: Sequence[Tensor], dots: Given, *, save: bool = True
+        self,
+        call: Call,
+        tables: Tables,
+        theta: Sequence[Tensor],
+        dots: Tensors,
+        *,
+        save: bool = True,
     ) -> None:
         layout = call.layout(tables)
         self.layout, self.tables = layout, tables
@@ -272,7 +286,7 @@ class _Tangent:
             for item, direction in zip(self.layout.outputs, moved, strict=True)
         ]
 
-    def gradients(self, upstream: Given, of_directions: Given) -> list[Tensor | None]:
+    def gradients(self, upstream: Tensors, of_directions: Tensors) -> list[Tensor | None]:
         """The gradients of theta, given those of the outputs and of their directions."""
         names = [item.name for item in self.layout.outputs]
         upstream_of = {f"d_{name}": u for name, u in zip(names, upstream, strict=True)}
@@ -289,7 +303,7 @@ class _Tangent:
         return [gradients.get(item.name) for item in self.layout.theta]
 
 
-def _moving(items: Sequence[Argument], dots: Given) -> tuple[str, ...]:
+def _moving(items: Sequence[Argument], dots: Tensors) -> tuple[str, ...]:
     """What a tangent must move along: inputs and states where no weight moves, else everything."""
     moves = [item for item, dot in zip(items, dots, strict=True) if dot is not None]
     if any(row_axis(item) is None for item in moves):
@@ -298,7 +312,11 @@ def _moving(items: Sequence[Argument], dots: Given) -> tuple[str, ...]:
 
 
 def second(
-    call: Call, tables: Tables, theta: Sequence[Tensor], upstream: Given, cotangents: Given
+    call: Call,
+    tables: Tables,
+    theta: Sequence[Tensor],
+    upstream: Tensors,
+    cotangents: Tensors,
 ) -> tuple[list[Tensor | None], list[Tensor | None]]:
     """Differentiate the backward pass: the gradients of theta and of the upstream gradients."""
     if all(cotangent is None for cotangent in cotangents):
@@ -315,9 +333,9 @@ def along_backward(
     call: Call,
     tables: Tables,
     theta: Sequence[Tensor],
-    upstream: Given,
-    dots: Given,
-    upstream_dots: Given,
+    upstream: Tensors,
+    dots: Tensors,
+    upstream_dots: Tensors,
 ) -> list[Tensor | None]:
     """The directional derivative of the backward pass, in the order of its results."""
     if all(dot is None for dot in dots):  # linear in the upstream gradients
@@ -456,7 +474,11 @@ class Backward(torch.autograd.Function):
 
 
 def backward_by_row(
-    call: Call, tables: Tables, theta: Sequence[Tensor], kept: Sequence[Tensor], upstream: Given
+    call: Call,
+    tables: Tables,
+    theta: Sequence[Tensor],
+    kept: Sequence[Tensor],
+    upstream: Tensors,
 ) -> list[Tensor]:
     """Run the backward pass with the gradients of weights row by row, (B, ...)."""
     by_row = replace(call, options=replace(call.options, per_row=True))

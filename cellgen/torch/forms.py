@@ -19,7 +19,7 @@ from torch import Tensor
 from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.frameworks.layout import outputs_of
-from cellgen.frameworks.shown import OUTPUT_OPTIONS, is_in_bf16, is_last
+from cellgen.frameworks.selection import OUTPUT_OPTIONS, is_in_bf16, is_last
 from cellgen.runtime.call.stored import element_name
 from cellgen.runtime.options import BY_TYPE, Options
 from cellgen.torch.calls import Tables

@@ -19,7 +19,7 @@ from cellgen.errors import ArgumentError
 from cellgen.frameworks import elsewhere
 from cellgen.frameworks.layout import UntoldError
 from cellgen.frameworks.segments import SEGMENT_OPTIONS
-from cellgen.frameworks.shown import ON_TENSORS, OUTPUT_OPTIONS, options_of
+from cellgen.frameworks.selection import ON_TENSORS, OUTPUT_OPTIONS, options_of
 from cellgen.runtime.call.arguments import as_scalar
 from cellgen.runtime.call.owner import KEPT_PLANS
 from cellgen.runtime.call.segments import KEYWORDS, Segmentation, segments_of
@@ -68,10 +68,11 @@ class CellFunction:
 
     Options: ``lengths`` (B) int64, ``mask`` (T, B) bool, ``reset`` (T, B) bool, ``reverse``,
     ``batch_first``, ``zero_output_for_mask``, ``window``, ``flush_denormals``, and those that
-    ``cellgen.frameworks.shown.OUTPUT_OPTIONS`` lists, which say what is shown and kept: as those of
-    ``kernel.sequence_forward`` and, where they are of gradients, ``sequence_backward``. Outputs
-    that are not asked for are None. ``parallel="segments"``, with ``segments``, ``tolerance`` and
-    ``sweeps``, is the forward pass of that function too; gradients are formed step by step.
+    ``cellgen.frameworks.selection.OUTPUT_OPTIONS`` lists, which say what is shown and kept: as
+    those of ``kernel.sequence_forward`` and, where they are of gradients, ``sequence_backward``.
+    Outputs that are not asked for are None. ``parallel="segments"``, with ``segments``,
+    ``tolerance`` and ``sweeps``, is the forward pass of that function too; gradients are formed
+    step by step.
 
     Raises TensorError (a RuntimeError), KindError (a TypeError).
     """

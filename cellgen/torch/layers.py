@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from cellgen import accept
 from cellgen.frameworks.segments import SEGMENT_OPTIONS
-from cellgen.frameworks.shown import ON_TENSORS, OUTPUT_OPTIONS, asks_for_last
+from cellgen.frameworks.selection import ON_TENSORS, OUTPUT_OPTIONS, asks_for_last
 from cellgen.runtime.abi import axis_length
 from cellgen.torch.checks import (
     check_free,
@@ -386,7 +386,7 @@ def module(  # noqa: PLR0913 - one argument an option
     name, the same for all layers. ``lengths`` (B), ``mask``, ``reset`` (T, B) and
     ``zero_output_for_mask`` as in ``cellgen.torch.function``, and so are ``checkpoint``,
     ``memory_limit`` (of all layers together), ``products`` and ``parallel``; what else
-    ``cellgen.frameworks.shown.OUTPUT_OPTIONS`` lists says what is shown of the last layer.
+    ``cellgen.frameworks.selection.OUTPUT_OPTIONS`` lists says what is shown of the last layer.
 
     Parameters have the names of the declaration; those of later layers end in ``_l1``, those of the
     reverse direction in ``_reverse``. They start as ``cellgen.runtime.initial`` says; ``initial``

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cellgen.accept import lacking
-from cellgen.frameworks.shown import names_over_time, showing
+from cellgen.frameworks.selection import names_over_time, showing
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.numbers import from_numbers
 from cellgen.runtime.options import TABLES, Options, skips, with_tables

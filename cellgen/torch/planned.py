@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cellgen.frameworks.shown import is_last, joined, when_plain, when_saving
+from cellgen.frameworks.selection import is_last, joined, when_plain, when_saving
 from cellgen.runtime.call.signature import part_of
 from cellgen.runtime.options import Options
 from cellgen.torch.calls import Tables

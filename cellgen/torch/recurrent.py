@@ -20,7 +20,7 @@ from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
 from cellgen.errors import ArgumentError
-from cellgen.frameworks.shown import ON_TENSORS
+from cellgen.frameworks.selection import ON_TENSORS
 from cellgen.torch.checks import check_states
 from cellgen.torch.derivatives import Call
 from cellgen.torch.devices import PLACES

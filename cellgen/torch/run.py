@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cellgen.frameworks.shown import in_call, is_last, showing, with_products
+from cellgen.frameworks.selection import in_call, is_last, showing, with_products
 from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.call.engine import Again, Engine
 from cellgen.runtime.call.owner import defect
@@ -28,7 +28,7 @@ from cellgen.torch.layout import Layout, has_dense_units
 
 
 @dataclass(frozen=True)
-class Given:
+class CallArguments:
     """The dimensions, tensors by name, scalars and checkpoints of a call.
 
     Tensors are of the device and element type of ``like``.
@@ -78,7 +78,7 @@ class Runner(ABC):
         """Whether the kernel can leave out a gradient that nobody wants."""
 
     @abstractmethod
-    def call(self, name: str, of_call: Given, options: Options) -> None:
+    def call(self, name: str, of_call: CallArguments, options: Options) -> None:
         """Run a function on the arrays of a call."""
 
     def plan_forward(self, theta: Sequence[Tensor], options: Options, *, save: bool) -> TensorPlan:
@@ -119,7 +119,7 @@ class Runner(ABC):
         for (name, *_), result in zip(plan.formed, results, strict=True):
             arrays[name] = result
         states = results[-plan.states :] if plan.states else []
-        of_call = Given(theta[0], plan.sizes, arrays, scalars, states)
+        of_call = CallArguments(theta[0], plan.sizes, arrays, scalars, states)
         self.call("sequence_forward", of_call, options)
         return results
 
@@ -141,7 +141,7 @@ class Runner(ABC):
         for (name, *_), result in zip(plan.formed, results, strict=True):
             arrays[name] = result
         states = [state.contiguous() for state in kept] if options.checkpoint else []
-        of_call = Given(theta[0], plan.sizes, arrays, scalars, states)
+        of_call = CallArguments(theta[0], plan.sizes, arrays, scalars, states)
         self.call("sequence_backward", of_call, options)
         return [result for result, one in zip(results, plan.formed, strict=True) if one[-1]]
 
@@ -178,7 +178,7 @@ class HostRunner(Runner):
         """Whether the interface says so."""
         return item.optional
 
-    def call(self, name: str, of_call: Given, options: Options) -> None:
+    def call(self, name: str, of_call: CallArguments, options: Options) -> None:
         """Make a call by the engine, on arrays in the memory of the tensors.
 
         Raises BuildError, MemoryError.

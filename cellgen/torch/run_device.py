@@ -22,7 +22,7 @@ from cellgen.runtime.directions import AUTO
 from cellgen.runtime.options import Options
 from cellgen.torch.errors import DeviceRunError, TensorError
 from cellgen.torch.layout import Layout
-from cellgen.torch.run import Given, Runner
+from cellgen.torch.run import CallArguments, Runner
 from cellgen.torch.streams import TIER, keep_until_run
 
 
@@ -45,7 +45,7 @@ class DeviceRunner(Runner):
             launcher = self._launchers.setdefault(name, self.kernel.launcher(name))
         return launcher
 
-    def call(self, name: str, of_call: Given, options: Options) -> None:
+    def call(self, name: str, of_call: CallArguments, options: Options) -> None:
         """Launch a function; what its kernels read may be freed at once, in the stream's order.
 
         Raises TensorError, DeviceRunError, BuildError.

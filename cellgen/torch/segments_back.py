@@ -25,7 +25,7 @@ from cellgen.torch.devices import PLACES
 from cellgen.torch.segments_on_device import Parts, are_linear, segments_of_call, through
 
 if TYPE_CHECKING:
-    from cellgen.torch.calls import Given, Tables
+    from cellgen.torch.calls import Tables, Tensors
     from cellgen.torch.derivatives import Call
 
 Back: TypeAlias = Callable[..., Sequence[Tensor]]
@@ -41,7 +41,7 @@ def back_in_segments(
     tables: Tables,
     theta: Sequence[Tensor],
     kept: Sequence[Tensor],
-    upstream: Given,
+    upstream: Tensors,
     back: Back,
 ) -> Sequence[Tensor]:
     """Return the gradients that are wanted; ``back`` calls the operator."""
@@ -60,7 +60,7 @@ class _Back:
     call: Call
     layout: TensorLayout
     kept: Sequence[Tensor]
-    upstream: Given
+    upstream: Tensors
     back: Back
 
     @property
@@ -84,7 +84,7 @@ class _Back:
         above = segments.as_rows(layout.outputs, self.upstream)
         part = segments.side_by_side(segments.first_of_all(ends))
 
-        def back(call: Call, above: Given, behind: Sequence[Tensor]) -> Sequence[Tensor | None]:
+        def back(call: Call, above: Tensors, behind: Sequence[Tensor]) -> Sequence[Tensor | None]:
             upstream = self._with_finals(above, behind)
             tables = part.lengths, None, part.reset
             return call.spread(self.back(call, tables, part.theta, kept, upstream))
@@ -98,14 +98,14 @@ class _Back:
         return [*whole]
 
     def _behind(
-        self, back: Back, above: Given, ends: Sequence[Tensor], last: Sequence[Tensor]
+        self, back: Back, above: Tensors, ends: Sequence[Tensor], last: Sequence[Tensor]
     ) -> list[Tensor]:
         """The gradients of the last states of all segments."""
         rows, states = self.segments.rows, self._states
         alone = self._wanting(states)
         none = [torch.zeros_like(one) for one in ends]
 
-        def firsts(above: Given, behind: Sequence[Tensor]) -> list[Parts]:
+        def firsts(above: Tensors, behind: Sequence[Tensor]) -> list[Parts]:
             gradients = back(alone, above, behind)
             return [gradients[place].split(rows) for place in states]
 
@@ -143,7 +143,7 @@ class _Back:
         whole = replace(self.call, wanted=-1)
         return whole.wanting(tuple(n in places for n in range(len(self.layout.theta))))
 
-    def _with_finals(self, arrays: Sequence[Tensor | None], finals: Sequence[Tensor]) -> Given:
+    def _with_finals(self, arrays: Sequence[Tensor | None], finals: Sequence[Tensor]) -> Tensors:
         """Put final states, or their gradients, in their places."""
         by_place = dict(zip(self._finals, finals, strict=True))
         return [by_place.get(place, array) for place, array in enumerate(arrays)]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from cellgen.frameworks.shown import asks_for_last
+from cellgen.frameworks.selection import asks_for_last
 from cellgen.runtime.options import ALL_LAYERS, ROWS
 from cellgen.torch.at_once import are_at_once, run_at_once
 from cellgen.torch.functional import CellFunction

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cellgen.frameworks.shown import ON_TENSORS
+from cellgen.frameworks.selection import ON_TENSORS
 from cellgen.torch import native
 from cellgen.torch.derivatives import Call, backward
 from cellgen.torch.direct import DETACHED, OF_STEP, are_plain, is_quiet

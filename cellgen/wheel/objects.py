@@ -147,7 +147,7 @@ def _object(sources: SourceFiles, info: CompilerInfo) -> Path:
     call = (*seen.command, *seen.flags, "-Iinclude")
     suffixes = driver.PRECISIONS if sources.driver() else ("",)
     halves = [driver.compiling(call, name, suffix) for suffix in suffixes]
-    return cache.made(
+    return cache.find_or_make(
         entry, sources.files, lambda place: driver.joined(place, name, entry, call, halves)
     )[0]
 

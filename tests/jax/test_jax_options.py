@@ -15,7 +15,7 @@ import pytest
 import cellgen
 import cellgen.jax
 from cellgen.errors import ArgumentError
-from cellgen.jax.shown import last_step
+from cellgen.jax.selection import last_step
 from tests.awkward_cells import cell_of_states
 from tests.doors import OPTIONS, TABLES
 from tests.jax.arrays import call, drawn, function

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import cellgen.torch  # noqa: E402
-from cellgen.frameworks.shown import ON_TENSORS  # noqa: E402
+from cellgen.frameworks.selection import ON_TENSORS  # noqa: E402
 from cellgen.runtime.numbers import as_numbers  # noqa: E402
 from cellgen.torch import schemas  # noqa: E402
 from cellgen.torch.derivatives import Call  # noqa: E402

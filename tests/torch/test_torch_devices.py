@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import cellgen.torch  # noqa: E402
-from cellgen.frameworks.shown import ON_TENSORS  # noqa: E402
+from cellgen.frameworks.selection import ON_TENSORS  # noqa: E402
 from cellgen.runtime.numbers import as_numbers  # noqa: E402
 from cellgen.torch import schemas  # noqa: E402
 from cellgen.torch.errors import DeviceRunError, TensorError  # noqa: E402

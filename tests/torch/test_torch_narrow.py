@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence  # noqa: E402
 
 import cellgen  # noqa: E402
 import cellgen.torch  # noqa: E402
-from cellgen.frameworks.shown import ON_TENSORS  # noqa: E402
+from cellgen.frameworks.selection import ON_TENSORS  # noqa: E402
 from cellgen.runtime.numbers import as_numbers  # noqa: E402
 from cellgen.torch import operators, schemas  # noqa: E402
 from tests.cover import each_time  # noqa: E402

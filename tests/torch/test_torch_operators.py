@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 import cellgen.torch  # noqa: E402
 from cellgen.errors import ArgumentError  # noqa: E402
-from cellgen.frameworks.shown import ON_TENSORS  # noqa: E402
+from cellgen.frameworks.selection import ON_TENSORS  # noqa: E402
 from cellgen.runtime.numbers import as_numbers  # noqa: E402
 from cellgen.torch import operators, schemas  # noqa: E402
 from cellgen.torch.derivatives import Call  # noqa: E402

@@ -17,7 +17,7 @@ from torch import Tensor  # noqa: E402
 import cellgen  # noqa: E402
 import cellgen.torch  # noqa: E402
 from cellgen.errors import ArgumentError  # noqa: E402
-from cellgen.frameworks.shown import options_of  # noqa: E402
+from cellgen.frameworks.selection import options_of  # noqa: E402
 from cellgen.torch import operators, schemas  # noqa: E402
 from cellgen.torch.derivatives import Call  # noqa: E402
 from cellgen.torch.planned import last_step  # noqa: E402

@@ -165,7 +165,7 @@ def building(entry: str) -> Iterator[None]:
         yield
 
 
-def made(
+def find_or_make(
     entry: str, files: Sequence[tuple[str, str]], make: Callable[[Path], str]
 ) -> tuple[Path, bool]:
     """Find an entry, or have it made; return its path, and whether it was there.
@@ -178,22 +178,22 @@ def made(
     if path is not None:
         return path, True
     with building(entry):
-        return _found_or_made(entry, files, make)
+        return _find_or_make(entry, files, make)
 
 
-def made_if_free(
+def find_or_make_if_free(
     entry: str, files: Sequence[tuple[str, str]], make: Callable[[Path], str]
 ) -> Path | None:
-    """Find an entry, or have it made as ``made`` does, unless somebody else is at it.
+    """Find an entry, or have it made as ``find_or_make`` does, unless somebody else is at it.
 
     Then, and where there are no locks, None at once.
     """
     path = prepare() / LOCKS / entry
     with locks.hold_if_free(path, f"building {entry}") as is_held:
-        return _found_or_made(entry, files, make)[0] if is_held else None
+        return _find_or_make(entry, files, make)[0] if is_held else None
 
 
-def _found_or_made(
+def _find_or_make(
     entry: str, files: Sequence[tuple[str, str]], make: Callable[[Path], str]
 ) -> tuple[Path, bool]:
     path = find(entry)  # another process may have built it before this one had the lock

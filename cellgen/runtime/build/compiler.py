@@ -166,8 +166,8 @@ def compiled_by(
     files: Sequence[tuple[str, str]],
     make: Callable[[Path], str],
 ) -> tuple[Path, bool]:
-    """Find an entry of a compiler in the cache, or have it compiled; see ``cache.made``."""
-    path, is_cached = cache.made(entry, files, make)
+    """Find an entry of a compiler in the cache, or have it compiled; see ``cache.find_or_make``."""
+    path, is_cached = cache.find_or_make(entry, files, make)
     remember(info, is_new=not is_cached)
     return path, is_cached
 

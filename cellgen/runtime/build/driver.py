@@ -44,7 +44,7 @@ def compiled(files: SourceFiles, info: CompilerInfo) -> Path:
             path = result_of(ahead)
         if path is not None:
             return path
-    return cache.made(entry, files.files, lambda place: _compile(place, entry, info))[0]
+    return cache.find_or_make(entry, files.files, lambda place: _compile(place, entry, info))[0]
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def _compile_ahead(
     """Compile the driver unless another process does; who waits is told what came of it."""
     try:
         future.set_result(
-            cache.made_if_free(
+            cache.find_or_make_if_free(
                 entry, files.files, lambda place: _compile(place, entry, info, stoppable)
             )
         )

@@ -237,7 +237,7 @@ class LibrarySymbols:
 
 
 def _by_dimension(function: Callable[..., Any], count: int, *rest: object) -> Callable[..., Any]:
-    return lambda *given: function(_ffi.new(DIMS, given[:count]), *given[count:], *rest)
+    return lambda *values: function(_ffi.new(DIMS, values[:count]), *values[count:], *rest)
 
 
 @dataclass(frozen=True)

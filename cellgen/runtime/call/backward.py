@@ -326,8 +326,8 @@ def _in_float32(
     wide, written, round_all = in_float32(label, arguments, results)
     if run is not None and run.checkpoint:
         function._save_all(wide, options, threads, run)
-    made = function._truncated(wide, written, options, threads, bp_lim, run)
-    return tuple.__new__(function.result, [*round_all(made._asdict()).values()])
+    formed = function._truncated(wide, written, options, threads, bp_lim, run)
+    return tuple.__new__(function.result, [*round_all(formed._asdict()).values()])
 
 
 def _refuse_beside_limit(label: str, options: Options) -> None:

@@ -31,10 +31,10 @@ def refuse_shared(
     label: str, arguments: Mapping[str, object], results: Mapping[str, Array]
 ) -> None:
     """Raise ArgumentError where a result shares an element with another array of the call."""
-    given = [(n, a) for n, a in arguments.items() if isinstance(a, np.ndarray)]
+    inputs = [(n, a) for n, a in arguments.items() if isinstance(a, np.ndarray)]
     for name, result in results.items():
         others, owns = [(n, a) for n, a in results.items() if n != name], result.flags.owndata
-        for kind, arrays in (("argument", given), ("result", others)):
+        for kind, arrays in (("argument", inputs), ("result", others)):
             for other, array in arrays:
                 if owns and array is not result and array.flags.owndata:
                     continue  # each has memory of its own

@@ -198,9 +198,9 @@ def in_float32(
         for n, a in results.items()
     }
 
-    def round_all(made: Mapping[str, Array | None]) -> dict[str, Array | None]:
-        rounded_results = dict(made)
-        for name, array in made.items() if element else ():
+    def round_all(formed: Mapping[str, Array | None]) -> dict[str, Array | None]:
+        rounded_results = dict(formed)
+        for name, array in formed.items() if element else ():
             if array is None or name in stay:
                 continue
             rounded_results[name] = stored = rounded(array, element)

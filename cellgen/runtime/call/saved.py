@@ -125,16 +125,16 @@ def read_saved(
                 f"this kernel's sequence_forward with save=True"
             )
         return ({} if run.checkpoint else dict(zip(names, saved, strict=True))), run
-    found = type(saved).__name__
+    kind = type(saved).__name__
     if isinstance(saved, Saved):
-        found = "a copy with other arrays"
+        kind = "a copy with other arrays"
     elif isinstance(saved, Mapping):
         arrays = accept.names(label, "saved", saved, "arrays")
         if sorted(arrays) == sorted(names):
             return {name: cast(Array, arrays[name]) for name in names}, None
-        found += f" of {', '.join(arrays) or 'nothing'}"
+        kind += f" of {', '.join(arrays) or 'nothing'}"
     raise ArgumentError(
-        f"{label}: saved is {found}, expected {expected}; pass that, or a dict of arrays by these "
+        f"{label}: saved is {kind}, expected {expected}; pass that, or a dict of arrays by these "
         f"names, for which options must be given again"
     )
 

@@ -54,9 +54,9 @@ def of_steps(function: Function, options: Options) -> Function:
 
 def from_checkpoints(backward: Function, forward: Function) -> Function:
     """A backward pass that runs its forward pass once more: what that makes may be left out."""
-    made = made_again(forward)
+    formed_anew = made_again(forward)
     items = backward.arguments
-    arguments = tuple(replace(a, optional=True) if a.name in made else a for a in items)
+    arguments = tuple(replace(a, optional=True) if a.name in formed_anew else a for a in items)
     return replace(backward, arguments=arguments)
 
 

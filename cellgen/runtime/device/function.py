@@ -39,7 +39,7 @@ from cellgen.runtime.device.cuda_abi import ON_UNITS
 from cellgen.runtime.device.graphs import Graphs
 from cellgen.runtime.device.launching import DeviceCall, DeviceOwner, launch, plan_launch
 from cellgen.runtime.device.plan import DevicePlan
-from cellgen.runtime.device.recognise import GivenCall, Recognition, SeenCall
+from cellgen.runtime.device.recognise import CallRequest, Recognition, SeenCall
 from cellgen.runtime.device.runs import DeviceRuns
 from cellgen.runtime.device.settings import (
     TIERS,
@@ -113,7 +113,7 @@ class CudaFunction:
         that devices have them. Their arrays lie on the device, ``lengths`` of int64; a length
         outside 0 to T counts as the nearer of the two.
         """
-        request = GivenCall(out, save, saved, stream, meant_tier(tier), graph, arguments)
+        request = CallRequest(out, save, saved, stream, meant_tier(tier), graph, arguments)
         call = self._recognition.see(request)
         plan = None if call is None else self._plans.find(call.kind)
         if call is None or plan is None or call.bits % plan.itemsize:
@@ -123,7 +123,7 @@ class CudaFunction:
         finally:
             call.lent.clear()
 
-    def _check(self, request: GivenCall, seen: SeenCall | None) -> tuple[SeenCall, DevicePlan]:
+    def _check(self, request: CallRequest, seen: SeenCall | None) -> tuple[SeenCall, DevicePlan]:
         """Check a call, and plan it; what was ``seen`` of it is kept. Raises ArgumentError."""
         label, function, graph = self.__qualname__, self.function, request.graph
         tier = accept.choice(label, "tier", request.tier, TIERS)

@@ -208,7 +208,7 @@ class Halves:
             steps.require_loadable(place / produced, name, step)
             return produced
 
-        return cache.made(entry, self.sources.files, make)
+        return cache.find_or_make(entry, self.sources.files, make)
 
     @cached_property
     def parts(self) -> tuple[ImagePart, ...]:
@@ -281,7 +281,7 @@ class Halves:
             return produced
 
         with cache.explained():
-            path, cached = cache.made(entry.name, (), make)
+            path, cached = cache.find_or_make(entry.name, (), make)
         if compiler.library is not None:
             remembered.keep_release(remembered.NVRTC, compiler.facts, is_new=not cached)
         return path

@@ -105,7 +105,7 @@ def build(sources: SourceFiles, interface: Interface, *, emulated: bool = False)
     toolchain = emulator() if emulated else compiler(may_recall=True)
     entry = _entry(sources, interface, toolchain, emulated)
     tool = EMULATOR if emulated else TOOL
-    path, cached = cache.made(
+    path, cached = cache.find_or_make(
         entry,
         sources.files,
         lambda place: _compile(place, sources.name, entry, toolchain, tool),

@@ -32,8 +32,8 @@ _NUMBERS = frozenset(option.name for option in TABLE) - frozenset(TABLES)
 """Options that are no arrays."""
 
 
-class GivenCall(NamedTuple):
-    """What a call was given."""
+class CallRequest(NamedTuple):
+    """What a call is given, before any of it is looked at."""
 
     out: object
     save: object
@@ -76,7 +76,7 @@ class Recognition:
         self._numbers = _NUMBERS if function.team else frozenset[str]()
         self._tables = frozenset(TABLES) if function.team else frozenset[str]()
 
-    def see(self, request: GivenCall) -> SeenCall | None:
+    def see(self, request: CallRequest) -> SeenCall | None:
         """Look at a call; None for one that is unusual or may be wrong. Raises DeviceError."""
         try:
             return self._see(request)
@@ -85,7 +85,7 @@ class Recognition:
         except Exception:  # of whatever is wrong with it: the checks say so
             return None
 
-    def _see(self, request: GivenCall) -> SeenCall | None:
+    def _see(self, request: CallRequest) -> SeenCall | None:
         how = (request.save, request.tier, request.graph)
         kind: list[object] = [*how]
         tables, operands, scalars = dict[str, object](), dict[str, object](), {**self._defaults}
@@ -108,7 +108,7 @@ class Recognition:
             return None
         return self._looked_at(request.stream, kind, operands, results, tables, scalars)
 
-    def _is_odd(self, request: GivenCall, scalars: dict[str, float]) -> bool:
+    def _is_odd(self, request: CallRequest, scalars: dict[str, float]) -> bool:
         """Whether a call states what its forward run has; takes the scalars of that."""
         run = request.saved.run if isinstance(request.saved, Saved) else None
         if run is None:

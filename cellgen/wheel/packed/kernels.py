@@ -29,7 +29,7 @@ from cellgen.wheel.packed.loader import (
 Array = npt.NDArray[np.floating[npt.NBitBase]]
 Results: TypeAlias = Any
 """A named tuple of arrays."""
-Given: TypeAlias = Any
+AnyArgument: TypeAlias = Any
 """An argument or an option of a call."""
 ALIGNMENT, MOST_THREADS = 64, 1024
 SCALAR, UPSTREAM, GRADIENT = 5, 10, 11
@@ -176,7 +176,7 @@ def _rows(
     return np.ascontiguousarray(array, kind)
 
 
-def _array(function: str, name: str, value: Given) -> npt.NDArray[np.generic]:
+def _array(function: str, name: str, value: AnyArgument) -> npt.NDArray[np.generic]:
     """A value as an array. Raises KernelError: rows that differ in length, a masked array."""
     if isinstance(value, np.ma.MaskedArray):
         raise KernelError(f"{function}: {name} is a masked array; pass it filled, and mask=")
@@ -234,7 +234,7 @@ class PrebuiltFunction:
     def __repr__(self) -> str:
         return f"<{self.label}({', '.join(self.arguments)}) -> {', '.join(self.results)}>"
 
-    def __call__(self, **arguments: Given) -> Results:
+    def __call__(self, **arguments: AnyArgument) -> Results:
         """Compute, of arrays by name and ``CallOptions``, and return the results by name.
 
         ``save=True`` keeps what a backward pass needs, ``saved=`` is what a run kept.
@@ -315,7 +315,7 @@ class PrebuiltFunction:
             raise KernelError(f"{self.label}: {ERRORS.get(code, f'the kernel returned {code}')}")
 
     def _taken(
-        self, arguments: Mapping[str, Given]
+        self, arguments: Mapping[str, AnyArgument]
     ) -> tuple[dict[str, Array], dict[str, float], np.dtype[np.generic]]:
         """Arguments as arrays of one type, without gaps; scalars; the type. Raises KernelError."""
         arrays: dict[str, Array] = {}
@@ -344,7 +344,7 @@ class PrebuiltFunction:
             raise KernelError(f"{self.label}: {types}; expected all float32 or all float64")
         return arrays, scalars, next(iter(kinds))
 
-    def _number(self, name: str, value: Given) -> float:
+    def _number(self, name: str, value: AnyArgument) -> float:
         try:
             return float(value)
         except (TypeError, ValueError, OverflowError) as error:

@@ -14,8 +14,8 @@ from cellgen.wheel.packed.kernels import (
     GRADIENT,
     OPTIONS,
     UPSTREAM,
+    AnyArgument,
     Array,
-    Given,
     KernelError,
     PrebuiltKernel,
     Results,
@@ -66,7 +66,7 @@ def _numpy(kernel: PrebuiltKernel, name: str, tensor: torch.Tensor) -> Array:
     return array
 
 
-def sequence(kernel: PrebuiltKernel, **arguments: Given) -> Results:
+def sequence(kernel: PrebuiltKernel, **arguments: AnyArgument) -> Results:
     """Compute a sequence; tensors and options as ``kernel.sequence_forward`` takes them.
 
     Gradients flow to every tensor that requires one, once. Scalars are numbers.

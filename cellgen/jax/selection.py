@@ -10,7 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from cellgen.frameworks.shown import is_last
+from cellgen.frameworks.selection import is_last
 from cellgen.jax.calls import JaxCall
 from cellgen.runtime.call.signature import part_of
 
