@@ -424,6 +424,7 @@ CELLGEN_WORKSPACE_BY_WORDS(alif_backward, alif_signatures + 1, n[0], n[1], n[2])
 CELLGEN_PLAIN_BY_WORDS(alif_weight_gradients, alif_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(alif_sequence_forward, alif_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(alif_sequence_backward, alif_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(alif_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(alif_forward),
     CELLGEN_WORKSPACE_ENTRY(alif_backward),
@@ -445,7 +446,7 @@ static const cellgen_axis alif_axes[] = {
 static const char *const alif_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value alif_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {alif_axes + 0, alif_axes + 1}},
     {"v_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
@@ -462,7 +463,9 @@ static const cellgen_value alif_forward_values[] = {
     {"v", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
     {"a", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t alif_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value alif_backward_values[] = {
     {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {alif_axes + 1, alif_axes + 2}},
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {alif_axes + 2, alif_axes + 2}},
@@ -481,7 +484,9 @@ static const cellgen_value alif_backward_values[] = {
     {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
     {"d_v_total", "v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t alif_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value alif_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {alif_axes + 0, alif_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
@@ -490,7 +495,9 @@ static const cellgen_value alif_weight_gradients_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {alif_axes + 2, alif_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {alif_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t alif_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value alif_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {alif_axes + 3, alif_axes + 0, alif_axes + 1}},
     {"v_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
@@ -510,7 +517,9 @@ static const cellgen_value alif_sequence_forward_values[] = {
     {"a_last", "a_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
     {"s_last", "s_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t alif_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value alif_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {alif_axes + 3, alif_axes + 0, alif_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
@@ -537,6 +546,7 @@ static const cellgen_value alif_sequence_backward_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {alif_axes + 2, alif_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {alif_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t alif_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature alif_signatures[] = {
@@ -554,10 +564,12 @@ static const cellgen_precision alif_precisions[] = {
 const cellgen_cell *alif_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "alif", "500565ca7a6c",
-        4, alif_dims, 5, alif_signatures,
-        2, alif_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "alif", "500565ca7a6c", /* abi, name, digest */
+        4, alif_dims, /* dims, dim */
+        5, alif_signatures, /* functions, function */
+        2, alif_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

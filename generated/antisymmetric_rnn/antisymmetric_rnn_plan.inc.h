@@ -375,6 +375,7 @@ CELLGEN_WORKSPACE_BY_WORDS(antisymmetric_rnn_backward, antisymmetric_rnn_signatu
 CELLGEN_WORKSPACE_BY_WORDS(antisymmetric_rnn_weight_gradients, antisymmetric_rnn_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(antisymmetric_rnn_sequence_forward, antisymmetric_rnn_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(antisymmetric_rnn_sequence_backward, antisymmetric_rnn_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(antisymmetric_rnn_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(antisymmetric_rnn_forward),
     CELLGEN_WORKSPACE_ENTRY(antisymmetric_rnn_backward),
@@ -397,7 +398,7 @@ static const cellgen_axis antisymmetric_rnn_axes[] = {
 static const char *const antisymmetric_rnn_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value antisymmetric_rnn_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
@@ -408,7 +409,9 @@ static const cellgen_value antisymmetric_rnn_forward_values[] = {
     {"gam", "", CELLGEN_ROLE_SCALAR, 0, 0.01, 0, {0}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t antisymmetric_rnn_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value antisymmetric_rnn_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
@@ -422,7 +425,9 @@ static const cellgen_value antisymmetric_rnn_backward_values[] = {
     {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
     {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t antisymmetric_rnn_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value antisymmetric_rnn_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
@@ -431,7 +436,9 @@ static const cellgen_value antisymmetric_rnn_weight_gradients_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 2, antisymmetric_rnn_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {antisymmetric_rnn_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t antisymmetric_rnn_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value antisymmetric_rnn_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
@@ -444,7 +451,9 @@ static const cellgen_value antisymmetric_rnn_sequence_forward_values[] = {
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
     {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t antisymmetric_rnn_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value antisymmetric_rnn_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
@@ -462,6 +471,7 @@ static const cellgen_value antisymmetric_rnn_sequence_backward_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 2, antisymmetric_rnn_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {antisymmetric_rnn_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t antisymmetric_rnn_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature antisymmetric_rnn_signatures[] = {
@@ -479,10 +489,12 @@ static const cellgen_precision antisymmetric_rnn_precisions[] = {
 const cellgen_cell *antisymmetric_rnn_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "antisymmetric_rnn", "df85b4ec607f",
-        4, antisymmetric_rnn_dims, 5, antisymmetric_rnn_signatures,
-        2, antisymmetric_rnn_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "antisymmetric_rnn", "df85b4ec607f", /* abi, name, digest */
+        4, antisymmetric_rnn_dims, /* dims, dim */
+        5, antisymmetric_rnn_signatures, /* functions, function */
+        2, antisymmetric_rnn_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -515,6 +515,7 @@ CELLGEN_WORKSPACE_BY_WORDS(augru_backward, augru_signatures + 1, n[0], n[1], n[2
 CELLGEN_PLAIN_BY_WORDS(augru_weight_gradients, augru_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(augru_sequence_forward, augru_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(augru_sequence_backward, augru_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(augru_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(augru_forward),
     CELLGEN_WORKSPACE_ENTRY(augru_backward),
@@ -537,7 +538,7 @@ static const cellgen_axis augru_axes[] = {
 static const char *const augru_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value augru_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {augru_axes + 0, augru_axes + 1}},
     {"a", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {augru_axes + 0, augru_axes + 2}},
@@ -553,7 +554,9 @@ static const cellgen_value augru_forward_values[] = {
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
 };
+/* by number: B, I, H */
 static const int64_t augru_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value augru_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {augru_axes + 0, augru_axes + 1}},
     {"a", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {augru_axes + 0, augru_axes + 2}},
@@ -576,7 +579,9 @@ static const cellgen_value augru_backward_values[] = {
     {"d_n_pre", "n_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
     {"d_h_prev_u_n", "h_prev_u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
 };
+/* by number: B, I, H */
 static const int64_t augru_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value augru_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {augru_axes + 0, augru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
@@ -594,7 +599,9 @@ static const cellgen_value augru_weight_gradients_values[] = {
     {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
 };
+/* by number: B, I, H */
 static const int64_t augru_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value augru_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 1}},
     {"a", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 2}},
@@ -615,7 +622,9 @@ static const cellgen_value augru_sequence_forward_values[] = {
     {"h_prev_u_n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 3}},
     {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 3}},
 };
+/* by number: T, B, I, H */
 static const int64_t augru_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value augru_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 1}},
     {"a", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 2}},
@@ -646,6 +655,7 @@ static const cellgen_value augru_sequence_backward_values[] = {
     {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
 };
+/* by number: T, B, I, H */
 static const int64_t augru_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature augru_signatures[] = {
@@ -663,10 +673,12 @@ static const cellgen_precision augru_precisions[] = {
 const cellgen_cell *augru_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "augru", "6382dd59ebc7",
-        4, augru_dims, 5, augru_signatures,
-        2, augru_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "augru", "6382dd59ebc7", /* abi, name, digest */
+        4, augru_dims, /* dims, dim */
+        5, augru_signatures, /* functions, function */
+        2, augru_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -378,6 +378,7 @@ CELLGEN_WORKSPACE_BY_WORDS(brc_backward, brc_signatures + 1, n[0], n[1], n[2])
 CELLGEN_PLAIN_BY_WORDS(brc_weight_gradients, brc_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(brc_sequence_forward, brc_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(brc_sequence_backward, brc_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(brc_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(brc_forward),
     CELLGEN_WORKSPACE_ENTRY(brc_backward),
@@ -399,7 +400,7 @@ static const cellgen_axis brc_axes[] = {
 static const char *const brc_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value brc_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {brc_axes + 0, brc_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
@@ -410,7 +411,9 @@ static const cellgen_value brc_forward_values[] = {
     {"u_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t brc_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value brc_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {brc_axes + 0, brc_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
@@ -426,7 +429,9 @@ static const cellgen_value brc_backward_values[] = {
     {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
     {"d_tanh_pre_2", "tanh_pre_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t brc_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value brc_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {brc_axes + 0, brc_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
@@ -439,7 +444,9 @@ static const cellgen_value brc_weight_gradients_values[] = {
     {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
     {"d_u_a", "u_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t brc_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value brc_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
@@ -454,7 +461,9 @@ static const cellgen_value brc_sequence_forward_values[] = {
     {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
     {"tanh_tanh_pre_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t brc_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value brc_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
@@ -477,6 +486,7 @@ static const cellgen_value brc_sequence_backward_values[] = {
     {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
     {"d_u_a", "u_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t brc_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature brc_signatures[] = {
@@ -494,10 +504,12 @@ static const cellgen_precision brc_precisions[] = {
 const cellgen_cell *brc_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "brc", "0d65bf93bf0c",
-        4, brc_dims, 5, brc_signatures,
-        2, brc_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "brc", "0d65bf93bf0c", /* abi, name, digest */
+        4, brc_dims, /* dims, dim */
+        5, brc_signatures, /* functions, function */
+        2, brc_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

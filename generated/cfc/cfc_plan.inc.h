@@ -594,6 +594,7 @@ CELLGEN_WORKSPACE_BY_WORDS(cfc_backward, cfc_signatures + 1, n[0], n[1], n[2], n
 CELLGEN_WORKSPACE_BY_WORDS(cfc_weight_gradients, cfc_signatures + 2, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(cfc_sequence_forward, cfc_signatures + 3, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(cfc_sequence_backward, cfc_signatures + 4, n[0], n[1], n[2], n[3], n[4])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(cfc_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(cfc_forward),
     CELLGEN_WORKSPACE_ENTRY(cfc_backward),
@@ -617,7 +618,7 @@ static const cellgen_axis cfc_axes[] = {
 static const char *const cfc_dims[] = {
     "T", "B", "I", "H", "M",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value cfc_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 1}},
     {"ts", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 2}},
@@ -632,7 +633,9 @@ static const cellgen_value cfc_forward_values[] = {
     {"b_k", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
 };
+/* by number: B, I, H, M */
 static const int64_t cfc_forward_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value cfc_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 1}},
     {"ts", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 2}},
@@ -655,7 +658,9 @@ static const cellgen_value cfc_backward_values[] = {
     {"d_g_pre", "g_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
     {"d_k_pre", "k_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
 };
+/* by number: B, I, H, M */
 static const int64_t cfc_backward_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value cfc_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
@@ -675,7 +680,9 @@ static const cellgen_value cfc_weight_gradients_values[] = {
     {"d_w_k", "w_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
     {"d_b_k", "b_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
 };
+/* by number: B, I, H, M */
 static const int64_t cfc_weight_gradients_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value cfc_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 1}},
     {"ts", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 2}},
@@ -695,7 +702,9 @@ static const cellgen_value cfc_sequence_forward_values[] = {
     {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
     {"k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
 };
+/* by number: T, B, I, H, M */
 static const int64_t cfc_sequence_forward_dims[] = {0, 1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value cfc_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 1}},
     {"ts", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 2}},
@@ -723,6 +732,7 @@ static const cellgen_value cfc_sequence_backward_values[] = {
     {"d_w_k", "w_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
     {"d_b_k", "b_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
 };
+/* by number: T, B, I, H, M */
 static const int64_t cfc_sequence_backward_dims[] = {0, 1, 2, 3, 4};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature cfc_signatures[] = {
@@ -740,10 +750,12 @@ static const cellgen_precision cfc_precisions[] = {
 const cellgen_cell *cfc_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "cfc", "59633fd863a1",
-        5, cfc_dims, 5, cfc_signatures,
-        2, cfc_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "cfc", "59633fd863a1", /* abi, name, digest */
+        5, cfc_dims, /* dims, dim */
+        5, cfc_signatures, /* functions, function */
+        2, cfc_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -493,6 +493,7 @@ CELLGEN_WORKSPACE_BY_WORDS(cifg_backward, cifg_signatures + 1, n[0], n[1], n[2])
 CELLGEN_PLAIN_BY_WORDS(cifg_weight_gradients, cifg_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(cifg_sequence_forward, cifg_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(cifg_sequence_backward, cifg_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(cifg_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(cifg_forward),
     CELLGEN_WORKSPACE_ENTRY(cifg_backward),
@@ -514,7 +515,7 @@ static const cellgen_axis cifg_axes[] = {
 static const char *const cifg_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value cifg_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
@@ -531,7 +532,9 @@ static const cellgen_value cifg_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t cifg_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value cifg_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
@@ -555,7 +558,9 @@ static const cellgen_value cifg_backward_values[] = {
     {"d_g_pre", "g_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
     {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t cifg_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value cifg_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
@@ -572,7 +577,9 @@ static const cellgen_value cifg_weight_gradients_values[] = {
     {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t cifg_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value cifg_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
@@ -594,7 +601,9 @@ static const cellgen_value cifg_sequence_forward_values[] = {
     {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 2}},
     {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t cifg_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value cifg_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
@@ -627,6 +636,7 @@ static const cellgen_value cifg_sequence_backward_values[] = {
     {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t cifg_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature cifg_signatures[] = {
@@ -644,10 +654,12 @@ static const cellgen_precision cifg_precisions[] = {
 const cellgen_cell *cifg_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "cifg", "6007c5da9fe2",
-        4, cifg_dims, 5, cifg_signatures,
-        2, cifg_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "cifg", "6007c5da9fe2", /* abi, name, digest */
+        4, cifg_dims, /* dims, dim */
+        5, cifg_signatures, /* functions, function */
+        2, cifg_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

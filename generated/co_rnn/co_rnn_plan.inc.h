@@ -416,6 +416,7 @@ CELLGEN_WORKSPACE_BY_WORDS(co_rnn_backward, co_rnn_signatures + 1, n[0], n[1], n
 CELLGEN_PLAIN_BY_WORDS(co_rnn_weight_gradients, co_rnn_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(co_rnn_sequence_forward, co_rnn_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(co_rnn_sequence_backward, co_rnn_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(co_rnn_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(co_rnn_forward),
     CELLGEN_WORKSPACE_ENTRY(co_rnn_backward),
@@ -437,7 +438,7 @@ static const cellgen_axis co_rnn_axes[] = {
 static const char *const co_rnn_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value co_rnn_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 1}},
     {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
@@ -452,7 +453,9 @@ static const cellgen_value co_rnn_forward_values[] = {
     {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
     {"z", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t co_rnn_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value co_rnn_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 1}},
     {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
@@ -471,7 +474,9 @@ static const cellgen_value co_rnn_backward_values[] = {
     {"d_z_prev", "z_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
     {"d_force_pre", "force_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t co_rnn_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value co_rnn_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 1}},
     {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
@@ -482,7 +487,9 @@ static const cellgen_value co_rnn_weight_gradients_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 1, co_rnn_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {co_rnn_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t co_rnn_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value co_rnn_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 1}},
     {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
@@ -500,7 +507,9 @@ static const cellgen_value co_rnn_sequence_forward_values[] = {
     {"z_last", "z_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
     {"force", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t co_rnn_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value co_rnn_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 1}},
     {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
@@ -526,6 +535,7 @@ static const cellgen_value co_rnn_sequence_backward_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 1, co_rnn_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {co_rnn_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t co_rnn_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature co_rnn_signatures[] = {
@@ -543,10 +553,12 @@ static const cellgen_precision co_rnn_precisions[] = {
 const cellgen_cell *co_rnn_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "co_rnn", "6ef9edb39408",
-        4, co_rnn_dims, 5, co_rnn_signatures,
-        2, co_rnn_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "co_rnn", "6ef9edb39408", /* abi, name, digest */
+        4, co_rnn_dims, /* dims, dim */
+        5, co_rnn_signatures, /* functions, function */
+        2, co_rnn_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -810,6 +810,7 @@ CELLGEN_WORKSPACE_BY_WORDS(comba_backward, comba_signatures + 1, n[0], n[1], n[2
 CELLGEN_WORKSPACE_BY_WORDS(comba_weight_gradients, comba_signatures + 2, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(comba_sequence_forward, comba_signatures + 3, n[0], n[1], n[2], n[3], n[4], n[5])
 CELLGEN_TEAM_BY_WORDS(comba_sequence_backward, comba_signatures + 4, n[0], n[1], n[2], n[3], n[4], n[5])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(comba_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(comba_forward),
     CELLGEN_WORKSPACE_ENTRY(comba_backward),
@@ -833,7 +834,7 @@ static const cellgen_axis comba_axes[] = {
 static const char *const comba_dims[] = {
     "T", "B", "I", "N", "D", "K",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value comba_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {comba_axes + 0, comba_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {comba_axes + 0, comba_axes + 2, comba_axes + 3, comba_axes + 4}},
@@ -849,7 +850,9 @@ static const cellgen_value comba_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {comba_axes + 0, comba_axes + 2, comba_axes + 3}},
     {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {comba_axes + 0, comba_axes + 2, comba_axes + 3, comba_axes + 4}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t comba_forward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value comba_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {comba_axes + 0, comba_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {comba_axes + 0, comba_axes + 2, comba_axes + 3, comba_axes + 4}},
@@ -876,7 +879,9 @@ static const cellgen_value comba_backward_values[] = {
     {"d_alpha_pre", "alpha_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {comba_axes + 0, comba_axes + 2, comba_axes + 5}},
     {"d_v_beta_b_reshaped_sum_s_prev_reshaped", "v_beta_b_reshaped_sum_s_prev_reshaped_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {comba_axes + 0, comba_axes + 2, comba_axes + 3}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t comba_backward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value comba_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {comba_axes + 0, comba_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {comba_axes + 0, comba_axes + 2, comba_axes + 3, comba_axes + 4}},
@@ -904,7 +909,9 @@ static const cellgen_value comba_weight_gradients_values[] = {
     {"d_b_bar", "b_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
     {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t comba_weight_gradients_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value comba_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {comba_axes + 6, comba_axes + 0, comba_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {comba_axes + 0, comba_axes + 2, comba_axes + 3, comba_axes + 4}},
@@ -929,7 +936,9 @@ static const cellgen_value comba_sequence_forward_values[] = {
     {"softplus_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {comba_axes + 6, comba_axes + 0, comba_axes + 2, comba_axes + 5}},
     {"sum_s_prev_reshaped_k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 5, {comba_axes + 6, comba_axes + 0, comba_axes + 2, comba_axes + 3, comba_axes + 5}},
 };
+/* by number: T, B, I, N, D, K */
 static const int64_t comba_sequence_forward_dims[] = {0, 1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value comba_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {comba_axes + 6, comba_axes + 0, comba_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {comba_axes + 0, comba_axes + 2, comba_axes + 3, comba_axes + 4}},
@@ -965,6 +974,7 @@ static const cellgen_value comba_sequence_backward_values[] = {
     {"d_b_bar", "b_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
     {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {comba_axes + 2, comba_axes + 5}},
 };
+/* by number: T, B, I, N, D, K */
 static const int64_t comba_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature comba_signatures[] = {
@@ -982,10 +992,12 @@ static const cellgen_precision comba_precisions[] = {
 const cellgen_cell *comba_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "comba", "bd3afbef750d",
-        6, comba_dims, 5, comba_signatures,
-        2, comba_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "comba", "bd3afbef750d", /* abi, name, digest */
+        6, comba_dims, /* dims, dim */
+        5, comba_signatures, /* functions, function */
+        2, comba_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

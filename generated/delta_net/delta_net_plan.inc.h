@@ -645,6 +645,7 @@ CELLGEN_WORKSPACE_BY_WORDS(delta_net_backward, delta_net_signatures + 1, n[0], n
 CELLGEN_PLAIN_BY_WORDS(delta_net_weight_gradients, delta_net_signatures + 2, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(delta_net_sequence_forward, delta_net_signatures + 3, n[0], n[1], n[2], n[3], n[4], n[5])
 CELLGEN_TEAM_BY_WORDS(delta_net_sequence_backward, delta_net_signatures + 4, n[0], n[1], n[2], n[3], n[4], n[5])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(delta_net_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(delta_net_forward),
     CELLGEN_WORKSPACE_ENTRY(delta_net_backward),
@@ -669,7 +670,7 @@ static const cellgen_axis delta_net_axes[] = {
 static const char *const delta_net_dims[] = {
     "T", "B", "I", "N", "D", "K",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value delta_net_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {delta_net_axes + 0, delta_net_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {delta_net_axes + 0, delta_net_axes + 2, delta_net_axes + 3, delta_net_axes + 4}},
@@ -680,7 +681,9 @@ static const cellgen_value delta_net_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {delta_net_axes + 0, delta_net_axes + 2, delta_net_axes + 3}},
     {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {delta_net_axes + 0, delta_net_axes + 2, delta_net_axes + 3, delta_net_axes + 4}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t delta_net_forward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value delta_net_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {delta_net_axes + 0, delta_net_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {delta_net_axes + 0, delta_net_axes + 2, delta_net_axes + 3, delta_net_axes + 4}},
@@ -698,7 +701,9 @@ static const cellgen_value delta_net_backward_values[] = {
     {"d_x_w_v", "x_w_v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {delta_net_axes + 0, delta_net_axes + 2, delta_net_axes + 3}},
     {"d_x_w_b", "x_w_b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {delta_net_axes + 0, delta_net_axes + 2, delta_net_axes + 5}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t delta_net_backward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value delta_net_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {delta_net_axes + 0, delta_net_axes + 1}},
     {"d_x_w_b", "x_w_b", CELLGEN_ROLE_GRADIENT, 0, 0.0, 3, {delta_net_axes + 0, delta_net_axes + 2, delta_net_axes + 5}},
@@ -710,7 +715,9 @@ static const cellgen_value delta_net_weight_gradients_values[] = {
     {"d_w_v", "w_v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {delta_net_axes + 1, delta_net_axes + 2, delta_net_axes + 3}},
     {"d_w_b", "w_b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {delta_net_axes + 1, delta_net_axes + 2, delta_net_axes + 5}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t delta_net_weight_gradients_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value delta_net_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {delta_net_axes + 6, delta_net_axes + 0, delta_net_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {delta_net_axes + 0, delta_net_axes + 2, delta_net_axes + 3, delta_net_axes + 4}},
@@ -729,7 +736,9 @@ static const cellgen_value delta_net_sequence_forward_values[] = {
     {"beta", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 4, {delta_net_axes + 6, delta_net_axes + 0, delta_net_axes + 2, delta_net_axes + 5}},
     {"sum_s_prev_reshaped_k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 5, {delta_net_axes + 6, delta_net_axes + 0, delta_net_axes + 2, delta_net_axes + 3, delta_net_axes + 5}},
 };
+/* by number: T, B, I, N, D, K */
 static const int64_t delta_net_sequence_forward_dims[] = {0, 1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value delta_net_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {delta_net_axes + 6, delta_net_axes + 0, delta_net_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {delta_net_axes + 0, delta_net_axes + 2, delta_net_axes + 3, delta_net_axes + 4}},
@@ -755,6 +764,7 @@ static const cellgen_value delta_net_sequence_backward_values[] = {
     {"d_w_v", "w_v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {delta_net_axes + 1, delta_net_axes + 2, delta_net_axes + 3}},
     {"d_w_b", "w_b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {delta_net_axes + 1, delta_net_axes + 2, delta_net_axes + 5}},
 };
+/* by number: T, B, I, N, D, K */
 static const int64_t delta_net_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature delta_net_signatures[] = {
@@ -772,10 +782,12 @@ static const cellgen_precision delta_net_precisions[] = {
 const cellgen_cell *delta_net_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "delta_net", "efd2585a2263",
-        6, delta_net_dims, 5, delta_net_signatures,
-        2, delta_net_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "delta_net", "efd2585a2263", /* abi, name, digest */
+        6, delta_net_dims, /* dims, dim */
+        5, delta_net_signatures, /* functions, function */
+        2, delta_net_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

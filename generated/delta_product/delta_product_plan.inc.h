@@ -803,6 +803,7 @@ CELLGEN_WORKSPACE_BY_WORDS(delta_product_backward, delta_product_signatures + 1,
 CELLGEN_PLAIN_BY_WORDS(delta_product_weight_gradients, delta_product_signatures + 2, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(delta_product_sequence_forward, delta_product_signatures + 3, n[0], n[1], n[2], n[3], n[4], n[5])
 CELLGEN_TEAM_BY_WORDS(delta_product_sequence_backward, delta_product_signatures + 4, n[0], n[1], n[2], n[3], n[4], n[5])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(delta_product_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(delta_product_forward),
     CELLGEN_WORKSPACE_ENTRY(delta_product_backward),
@@ -827,7 +828,7 @@ static const cellgen_axis delta_product_axes[] = {
 static const char *const delta_product_dims[] = {
     "T", "B", "I", "N", "D", "K",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value delta_product_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {delta_product_axes + 0, delta_product_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {delta_product_axes + 0, delta_product_axes + 2, delta_product_axes + 3, delta_product_axes + 4}},
@@ -841,7 +842,9 @@ static const cellgen_value delta_product_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {delta_product_axes + 0, delta_product_axes + 2, delta_product_axes + 3}},
     {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {delta_product_axes + 0, delta_product_axes + 2, delta_product_axes + 3, delta_product_axes + 4}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t delta_product_forward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value delta_product_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {delta_product_axes + 0, delta_product_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {delta_product_axes + 0, delta_product_axes + 2, delta_product_axes + 3, delta_product_axes + 4}},
@@ -865,7 +868,9 @@ static const cellgen_value delta_product_backward_values[] = {
     {"d_x_w_b_1", "x_w_b_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {delta_product_axes + 0, delta_product_axes + 2, delta_product_axes + 5}},
     {"d_x_w_b_2", "x_w_b_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {delta_product_axes + 0, delta_product_axes + 2, delta_product_axes + 5}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t delta_product_backward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value delta_product_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {delta_product_axes + 0, delta_product_axes + 1}},
     {"d_x_w_b_2", "x_w_b_2", CELLGEN_ROLE_GRADIENT, 0, 0.0, 3, {delta_product_axes + 0, delta_product_axes + 2, delta_product_axes + 5}},
@@ -883,7 +888,9 @@ static const cellgen_value delta_product_weight_gradients_values[] = {
     {"d_w_b_1", "w_b_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {delta_product_axes + 1, delta_product_axes + 2, delta_product_axes + 5}},
     {"d_w_b_2", "w_b_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {delta_product_axes + 1, delta_product_axes + 2, delta_product_axes + 5}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t delta_product_weight_gradients_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value delta_product_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {delta_product_axes + 6, delta_product_axes + 0, delta_product_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {delta_product_axes + 0, delta_product_axes + 2, delta_product_axes + 3, delta_product_axes + 4}},
@@ -910,7 +917,9 @@ static const cellgen_value delta_product_sequence_forward_values[] = {
     {"sum_s_prev_reshaped_k_1", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 5, {delta_product_axes + 6, delta_product_axes + 0, delta_product_axes + 2, delta_product_axes + 3, delta_product_axes + 5}},
     {"sum_r_reshaped_k_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 5, {delta_product_axes + 6, delta_product_axes + 0, delta_product_axes + 2, delta_product_axes + 3, delta_product_axes + 5}},
 };
+/* by number: T, B, I, N, D, K */
 static const int64_t delta_product_sequence_forward_dims[] = {0, 1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value delta_product_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {delta_product_axes + 6, delta_product_axes + 0, delta_product_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {delta_product_axes + 0, delta_product_axes + 2, delta_product_axes + 3, delta_product_axes + 4}},
@@ -947,6 +956,7 @@ static const cellgen_value delta_product_sequence_backward_values[] = {
     {"d_w_b_1", "w_b_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {delta_product_axes + 1, delta_product_axes + 2, delta_product_axes + 5}},
     {"d_w_b_2", "w_b_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {delta_product_axes + 1, delta_product_axes + 2, delta_product_axes + 5}},
 };
+/* by number: T, B, I, N, D, K */
 static const int64_t delta_product_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature delta_product_signatures[] = {
@@ -964,10 +974,12 @@ static const cellgen_precision delta_product_precisions[] = {
 const cellgen_cell *delta_product_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "delta_product", "67067dabd145",
-        6, delta_product_dims, 5, delta_product_signatures,
-        2, delta_product_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "delta_product", "67067dabd145", /* abi, name, digest */
+        6, delta_product_dims, /* dims, dim */
+        5, delta_product_signatures, /* functions, function */
+        2, delta_product_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -353,6 +353,7 @@ CELLGEN_WORKSPACE_BY_WORDS(elman_backward, elman_signatures + 1, n[0], n[1], n[2
 CELLGEN_PLAIN_BY_WORDS(elman_weight_gradients, elman_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(elman_sequence_forward, elman_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(elman_sequence_backward, elman_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(elman_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(elman_forward),
     CELLGEN_WORKSPACE_ENTRY(elman_backward),
@@ -374,7 +375,7 @@ static const cellgen_axis elman_axes[] = {
 static const char *const elman_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value elman_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {elman_axes + 0, elman_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
@@ -383,7 +384,9 @@ static const cellgen_value elman_forward_values[] = {
     {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {elman_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t elman_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value elman_backward_values[] = {
     {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_axes + 1, elman_axes + 2}},
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_axes + 2, elman_axes + 2}},
@@ -393,7 +396,9 @@ static const cellgen_value elman_backward_values[] = {
     {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
     {"d_h_bar", "h_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t elman_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value elman_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {elman_axes + 0, elman_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
@@ -402,7 +407,9 @@ static const cellgen_value elman_weight_gradients_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_axes + 2, elman_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {elman_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t elman_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value elman_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {elman_axes + 3, elman_axes + 0, elman_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
@@ -412,7 +419,9 @@ static const cellgen_value elman_sequence_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {elman_axes + 3, elman_axes + 0, elman_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t elman_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value elman_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {elman_axes + 3, elman_axes + 0, elman_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
@@ -427,6 +436,7 @@ static const cellgen_value elman_sequence_backward_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_axes + 2, elman_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {elman_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t elman_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature elman_signatures[] = {
@@ -444,10 +454,12 @@ static const cellgen_precision elman_precisions[] = {
 const cellgen_cell *elman_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "elman", "2a351056ad2c",
-        4, elman_dims, 5, elman_signatures,
-        2, elman_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "elman", "2a351056ad2c", /* abi, name, digest */
+        4, elman_dims, /* dims, dim */
+        5, elman_signatures, /* functions, function */
+        2, elman_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -353,6 +353,7 @@ CELLGEN_WORKSPACE_BY_WORDS(elman_relu_backward, elman_relu_signatures + 1, n[0],
 CELLGEN_PLAIN_BY_WORDS(elman_relu_weight_gradients, elman_relu_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(elman_relu_sequence_forward, elman_relu_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(elman_relu_sequence_backward, elman_relu_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(elman_relu_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(elman_relu_forward),
     CELLGEN_WORKSPACE_ENTRY(elman_relu_backward),
@@ -375,7 +376,7 @@ static const cellgen_axis elman_relu_axes[] = {
 static const char *const elman_relu_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value elman_relu_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
@@ -384,7 +385,9 @@ static const cellgen_value elman_relu_forward_values[] = {
     {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {elman_relu_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t elman_relu_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value elman_relu_backward_values[] = {
     {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_relu_axes + 1, elman_relu_axes + 2}},
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_relu_axes + 2, elman_relu_axes + 2}},
@@ -394,7 +397,9 @@ static const cellgen_value elman_relu_backward_values[] = {
     {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
     {"d_h_bar", "h_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t elman_relu_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value elman_relu_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
@@ -403,7 +408,9 @@ static const cellgen_value elman_relu_weight_gradients_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_relu_axes + 2, elman_relu_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {elman_relu_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t elman_relu_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value elman_relu_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {elman_relu_axes + 3, elman_relu_axes + 0, elman_relu_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
@@ -413,7 +420,9 @@ static const cellgen_value elman_relu_sequence_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {elman_relu_axes + 3, elman_relu_axes + 0, elman_relu_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t elman_relu_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value elman_relu_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {elman_relu_axes + 3, elman_relu_axes + 0, elman_relu_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
@@ -428,6 +437,7 @@ static const cellgen_value elman_relu_sequence_backward_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_relu_axes + 2, elman_relu_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {elman_relu_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t elman_relu_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature elman_relu_signatures[] = {
@@ -445,10 +455,12 @@ static const cellgen_precision elman_relu_precisions[] = {
 const cellgen_cell *elman_relu_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "elman_relu", "83ae1c26b936",
-        4, elman_relu_dims, 5, elman_relu_signatures,
-        2, elman_relu_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "elman_relu", "83ae1c26b936", /* abi, name, digest */
+        4, elman_relu_dims, /* dims, dim */
+        5, elman_relu_signatures, /* functions, function */
+        2, elman_relu_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -429,6 +429,7 @@ CELLGEN_WORKSPACE_BY_WORDS(fast_grnn_backward, fast_grnn_signatures + 1, n[0], n
 CELLGEN_WORKSPACE_BY_WORDS(fast_grnn_weight_gradients, fast_grnn_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(fast_grnn_sequence_forward, fast_grnn_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(fast_grnn_sequence_backward, fast_grnn_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(fast_grnn_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(fast_grnn_forward),
     CELLGEN_WORKSPACE_ENTRY(fast_grnn_backward),
@@ -451,7 +452,7 @@ static const cellgen_axis fast_grnn_axes[] = {
 static const char *const fast_grnn_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value fast_grnn_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
@@ -463,7 +464,9 @@ static const cellgen_value fast_grnn_forward_values[] = {
     {"nu", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t fast_grnn_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value fast_grnn_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
@@ -480,7 +483,9 @@ static const cellgen_value fast_grnn_backward_values[] = {
     {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
     {"d_h_bar_pre", "h_bar_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t fast_grnn_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value fast_grnn_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
@@ -501,7 +506,9 @@ static const cellgen_value fast_grnn_weight_gradients_values[] = {
     {"d_zeta", "zeta", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
     {"d_nu", "nu", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
 };
+/* by number: B, I, H */
 static const int64_t fast_grnn_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value fast_grnn_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
@@ -516,7 +523,9 @@ static const cellgen_value fast_grnn_sequence_forward_values[] = {
     {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
     {"h_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t fast_grnn_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value fast_grnn_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
@@ -538,6 +547,7 @@ static const cellgen_value fast_grnn_sequence_backward_values[] = {
     {"d_zeta", "zeta", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
     {"d_nu", "nu", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
 };
+/* by number: T, B, I, H */
 static const int64_t fast_grnn_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature fast_grnn_signatures[] = {
@@ -555,10 +565,12 @@ static const cellgen_precision fast_grnn_precisions[] = {
 const cellgen_cell *fast_grnn_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "fast_grnn", "12070141c10f",
-        4, fast_grnn_dims, 5, fast_grnn_signatures,
-        2, fast_grnn_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "fast_grnn", "12070141c10f", /* abi, name, digest */
+        4, fast_grnn_dims, /* dims, dim */
+        5, fast_grnn_signatures, /* functions, function */
+        2, fast_grnn_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -721,6 +721,7 @@ CELLGEN_WORKSPACE_BY_WORDS(gated_delta_net_2_backward, gated_delta_net_2_signatu
 CELLGEN_WORKSPACE_BY_WORDS(gated_delta_net_2_weight_gradients, gated_delta_net_2_signatures + 2, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(gated_delta_net_2_sequence_forward, gated_delta_net_2_signatures + 3, n[0], n[1], n[2], n[3], n[4], n[5])
 CELLGEN_TEAM_BY_WORDS(gated_delta_net_2_sequence_backward, gated_delta_net_2_signatures + 4, n[0], n[1], n[2], n[3], n[4], n[5])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(gated_delta_net_2_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(gated_delta_net_2_forward),
     CELLGEN_WORKSPACE_ENTRY(gated_delta_net_2_backward),
@@ -746,7 +747,7 @@ static const cellgen_axis gated_delta_net_2_axes[] = {
 static const char *const gated_delta_net_2_dims[] = {
     "T", "B", "I", "N", "D", "K",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gated_delta_net_2_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gated_delta_net_2_axes + 0, gated_delta_net_2_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {gated_delta_net_2_axes + 0, gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 3, gated_delta_net_2_axes + 4}},
@@ -761,7 +762,9 @@ static const cellgen_value gated_delta_net_2_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {gated_delta_net_2_axes + 0, gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 3}},
     {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {gated_delta_net_2_axes + 0, gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 3, gated_delta_net_2_axes + 4}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t gated_delta_net_2_forward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gated_delta_net_2_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gated_delta_net_2_axes + 0, gated_delta_net_2_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {gated_delta_net_2_axes + 0, gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 3, gated_delta_net_2_axes + 4}},
@@ -786,7 +789,9 @@ static const cellgen_value gated_delta_net_2_backward_values[] = {
     {"d_softplus_pre", "softplus_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {gated_delta_net_2_axes + 0, gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 4}},
     {"d_alpha_pre", "alpha_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {gated_delta_net_2_axes + 0, gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 4}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t gated_delta_net_2_backward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gated_delta_net_2_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gated_delta_net_2_axes + 0, gated_delta_net_2_axes + 1}},
     {"w_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {gated_delta_net_2_axes + 1, gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 4}},
@@ -808,7 +813,9 @@ static const cellgen_value gated_delta_net_2_weight_gradients_values[] = {
     {"d_a_log", "a_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 5}},
     {"d_b_a", "b_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 4}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t gated_delta_net_2_weight_gradients_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gated_delta_net_2_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gated_delta_net_2_axes + 6, gated_delta_net_2_axes + 0, gated_delta_net_2_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {gated_delta_net_2_axes + 0, gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 3, gated_delta_net_2_axes + 4}},
@@ -833,7 +840,9 @@ static const cellgen_value gated_delta_net_2_sequence_forward_values[] = {
     {"softplus_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {gated_delta_net_2_axes + 6, gated_delta_net_2_axes + 0, gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 4}},
     {"v_w_reshaped_sum_r_reshaped_k_b", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {gated_delta_net_2_axes + 6, gated_delta_net_2_axes + 0, gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 3}},
 };
+/* by number: T, B, I, N, D, K */
 static const int64_t gated_delta_net_2_sequence_forward_dims[] = {0, 1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gated_delta_net_2_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gated_delta_net_2_axes + 6, gated_delta_net_2_axes + 0, gated_delta_net_2_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {gated_delta_net_2_axes + 0, gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 3, gated_delta_net_2_axes + 4}},
@@ -868,6 +877,7 @@ static const cellgen_value gated_delta_net_2_sequence_backward_values[] = {
     {"d_a_log", "a_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 5}},
     {"d_b_a", "b_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gated_delta_net_2_axes + 2, gated_delta_net_2_axes + 4}},
 };
+/* by number: T, B, I, N, D, K */
 static const int64_t gated_delta_net_2_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature gated_delta_net_2_signatures[] = {
@@ -885,10 +895,12 @@ static const cellgen_precision gated_delta_net_2_precisions[] = {
 const cellgen_cell *gated_delta_net_2_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "gated_delta_net_2", "d4b34a4f739a",
-        6, gated_delta_net_2_dims, 5, gated_delta_net_2_signatures,
-        2, gated_delta_net_2_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "gated_delta_net_2", "d4b34a4f739a", /* abi, name, digest */
+        6, gated_delta_net_2_dims, /* dims, dim */
+        5, gated_delta_net_2_signatures, /* functions, function */
+        2, gated_delta_net_2_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

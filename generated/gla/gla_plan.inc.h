@@ -470,6 +470,7 @@ CELLGEN_WORKSPACE_BY_WORDS(gla_backward, gla_signatures + 1, n[0], n[1], n[2], n
 CELLGEN_PLAIN_BY_WORDS(gla_weight_gradients, gla_signatures + 2, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(gla_sequence_forward, gla_signatures + 3, n[0], n[1], n[2], n[3], n[4], n[5])
 CELLGEN_TEAM_BY_WORDS(gla_sequence_backward, gla_signatures + 4, n[0], n[1], n[2], n[3], n[4], n[5])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(gla_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(gla_forward),
     CELLGEN_WORKSPACE_ENTRY(gla_backward),
@@ -493,7 +494,7 @@ static const cellgen_axis gla_axes[] = {
 static const char *const gla_dims[] = {
     "T", "B", "I", "N", "K", "D",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gla_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gla_axes + 0, gla_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {gla_axes + 0, gla_axes + 2, gla_axes + 3, gla_axes + 4}},
@@ -505,7 +506,9 @@ static const cellgen_value gla_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {gla_axes + 0, gla_axes + 2, gla_axes + 4}},
     {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {gla_axes + 0, gla_axes + 2, gla_axes + 3, gla_axes + 4}},
 };
+/* by number: B, I, N, K, D */
 static const int64_t gla_forward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gla_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gla_axes + 0, gla_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {gla_axes + 0, gla_axes + 2, gla_axes + 3, gla_axes + 4}},
@@ -524,7 +527,9 @@ static const cellgen_value gla_backward_values[] = {
     {"d_x_w_q", "x_w_q", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {gla_axes + 0, gla_axes + 2, gla_axes + 3}},
     {"d_log_sigmoid_pre", "log_sigmoid_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {gla_axes + 0, gla_axes + 2, gla_axes + 3}},
 };
+/* by number: B, I, N, K, D */
 static const int64_t gla_backward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gla_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gla_axes + 0, gla_axes + 1}},
     {"d_log_sigmoid_pre", "log_sigmoid_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 3, {gla_axes + 0, gla_axes + 2, gla_axes + 3}},
@@ -537,7 +542,9 @@ static const cellgen_value gla_weight_gradients_values[] = {
     {"d_w_a", "w_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {gla_axes + 1, gla_axes + 2, gla_axes + 3}},
     {"d_b_a", "b_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gla_axes + 2, gla_axes + 3}},
 };
+/* by number: B, I, N, K, D */
 static const int64_t gla_weight_gradients_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gla_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gla_axes + 5, gla_axes + 0, gla_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {gla_axes + 0, gla_axes + 2, gla_axes + 3, gla_axes + 4}},
@@ -555,7 +562,9 @@ static const cellgen_value gla_sequence_forward_values[] = {
     {"log_sigmoid_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {gla_axes + 5, gla_axes + 0, gla_axes + 2, gla_axes + 3}},
     {"alpha", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {gla_axes + 5, gla_axes + 0, gla_axes + 2, gla_axes + 3}},
 };
+/* by number: T, B, I, N, K, D */
 static const int64_t gla_sequence_forward_dims[] = {0, 1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gla_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gla_axes + 5, gla_axes + 0, gla_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {gla_axes + 0, gla_axes + 2, gla_axes + 3, gla_axes + 4}},
@@ -580,6 +589,7 @@ static const cellgen_value gla_sequence_backward_values[] = {
     {"d_w_a", "w_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {gla_axes + 1, gla_axes + 2, gla_axes + 3}},
     {"d_b_a", "b_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gla_axes + 2, gla_axes + 3}},
 };
+/* by number: T, B, I, N, K, D */
 static const int64_t gla_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature gla_signatures[] = {
@@ -597,10 +607,12 @@ static const cellgen_precision gla_precisions[] = {
 const cellgen_cell *gla_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "gla", "4a4149a5e8fe",
-        6, gla_dims, 5, gla_signatures,
-        2, gla_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "gla", "4a4149a5e8fe", /* abi, name, digest */
+        6, gla_dims, /* dims, dim */
+        5, gla_signatures, /* functions, function */
+        2, gla_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

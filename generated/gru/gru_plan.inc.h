@@ -492,6 +492,7 @@ CELLGEN_WORKSPACE_BY_WORDS(gru_backward, gru_signatures + 1, n[0], n[1], n[2])
 CELLGEN_PLAIN_BY_WORDS(gru_weight_gradients, gru_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(gru_sequence_forward, gru_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(gru_sequence_backward, gru_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(gru_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(gru_forward),
     CELLGEN_WORKSPACE_ENTRY(gru_backward),
@@ -513,7 +514,7 @@ static const cellgen_axis gru_axes[] = {
 static const char *const gru_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gru_axes + 0, gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_axes + 0, gru_axes + 2}},
@@ -529,7 +530,9 @@ static const cellgen_value gru_forward_values[] = {
     {"c_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {gru_axes + 0, gru_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t gru_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gru_axes + 0, gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_axes + 0, gru_axes + 2}},
@@ -551,7 +554,9 @@ static const cellgen_value gru_backward_values[] = {
     {"d_s", "s", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_axes + 0, gru_axes + 2}},
     {"d_n_bar", "n_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_axes + 0, gru_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t gru_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gru_axes + 0, gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_axes + 0, gru_axes + 2}},
@@ -570,7 +575,9 @@ static const cellgen_value gru_weight_gradients_values[] = {
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_axes + 2}},
     {"d_c_n", "c_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t gru_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_axes + 3, gru_axes + 0, gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_axes + 0, gru_axes + 2}},
@@ -591,7 +598,9 @@ static const cellgen_value gru_sequence_forward_values[] = {
     {"s", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_axes + 3, gru_axes + 0, gru_axes + 2}},
     {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {gru_axes + 3, gru_axes + 0, gru_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t gru_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_axes + 3, gru_axes + 0, gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_axes + 0, gru_axes + 2}},
@@ -621,6 +630,7 @@ static const cellgen_value gru_sequence_backward_values[] = {
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_axes + 2}},
     {"d_c_n", "c_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t gru_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature gru_signatures[] = {
@@ -638,10 +648,12 @@ static const cellgen_precision gru_precisions[] = {
 const cellgen_cell *gru_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "gru", "e752c354ac05",
-        4, gru_dims, 5, gru_signatures,
-        2, gru_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "gru", "e752c354ac05", /* abi, name, digest */
+        4, gru_dims, /* dims, dim */
+        5, gru_signatures, /* functions, function */
+        2, gru_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -561,6 +561,7 @@ CELLGEN_WORKSPACE_BY_WORDS(gru_block_cell_backward, gru_block_cell_signatures + 
 CELLGEN_WORKSPACE_BY_WORDS(gru_block_cell_weight_gradients, gru_block_cell_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(gru_block_cell_sequence_forward, gru_block_cell_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(gru_block_cell_sequence_backward, gru_block_cell_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(gru_block_cell_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(gru_block_cell_forward),
     CELLGEN_WORKSPACE_ENTRY(gru_block_cell_backward),
@@ -584,7 +585,7 @@ static const cellgen_axis gru_block_cell_axes[] = {
 static const char *const gru_block_cell_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_block_cell_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
@@ -597,7 +598,9 @@ static const cellgen_value gru_block_cell_forward_values[] = {
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t gru_block_cell_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_block_cell_backward_values[] = {
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"w_ru", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 4}},
@@ -614,7 +617,9 @@ static const cellgen_value gru_block_cell_backward_values[] = {
     {"d_c_bar", "c_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"d_r_bar_u_bar", "r_bar_u_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 4}},
 };
+/* by number: B, I, H */
 static const int64_t gru_block_cell_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_block_cell_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
@@ -626,7 +631,9 @@ static const cellgen_value gru_block_cell_weight_gradients_values[] = {
     {"d_b_ru", "b_ru", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 4}},
     {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t gru_block_cell_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_block_cell_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
@@ -640,7 +647,9 @@ static const cellgen_value gru_block_cell_sequence_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t gru_block_cell_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_block_cell_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
@@ -662,6 +671,7 @@ static const cellgen_value gru_block_cell_sequence_backward_values[] = {
     {"d_b_ru", "b_ru", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 4}},
     {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t gru_block_cell_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature gru_block_cell_signatures[] = {
@@ -679,10 +689,12 @@ static const cellgen_precision gru_block_cell_precisions[] = {
 const cellgen_cell *gru_block_cell_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "gru_block_cell", "7b8fdaea8e09",
-        4, gru_block_cell_dims, 5, gru_block_cell_signatures,
-        2, gru_block_cell_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "gru_block_cell", "7b8fdaea8e09", /* abi, name, digest */
+        4, gru_block_cell_dims, /* dims, dim */
+        5, gru_block_cell_signatures, /* functions, function */
+        2, gru_block_cell_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

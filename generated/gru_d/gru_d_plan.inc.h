@@ -760,6 +760,7 @@ CELLGEN_WORKSPACE_BY_WORDS(gru_d_backward, gru_d_signatures + 1, n[0], n[1], n[2
 CELLGEN_WORKSPACE_BY_WORDS(gru_d_weight_gradients, gru_d_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(gru_d_sequence_forward, gru_d_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(gru_d_sequence_backward, gru_d_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(gru_d_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(gru_d_forward),
     CELLGEN_WORKSPACE_ENTRY(gru_d_backward),
@@ -781,7 +782,7 @@ static const cellgen_axis gru_d_axes[] = {
 static const char *const gru_d_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_d_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 1}},
     {"m", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 1}},
@@ -808,7 +809,9 @@ static const cellgen_value gru_d_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 2}},
     {"x_seen", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 1}},
 };
+/* by number: B, I, H */
 static const int64_t gru_d_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_d_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 1}},
     {"m", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 1}},
@@ -843,7 +846,9 @@ static const cellgen_value gru_d_backward_values[] = {
     {"d_r_pre", "r_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 2}},
     {"d_h_tilde_pre", "h_tilde_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t gru_d_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_d_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 1}},
     {"m", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 1}},
@@ -881,7 +886,9 @@ static const cellgen_value gru_d_weight_gradients_values[] = {
     {"d_v", "v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t gru_d_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_d_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 1}},
     {"m", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 1}},
@@ -914,7 +921,9 @@ static const cellgen_value gru_d_sequence_forward_values[] = {
     {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 2}},
     {"h_tilde", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t gru_d_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_d_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 1}},
     {"m", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 1}},
@@ -961,6 +970,7 @@ static const cellgen_value gru_d_sequence_backward_values[] = {
     {"d_v", "v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t gru_d_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature gru_d_signatures[] = {
@@ -978,10 +988,12 @@ static const cellgen_precision gru_d_precisions[] = {
 const cellgen_cell *gru_d_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "gru_d", "31a19da45749",
-        4, gru_d_dims, 5, gru_d_signatures,
-        2, gru_d_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "gru_d", "31a19da45749", /* abi, name, digest */
+        4, gru_d_dims, /* dims, dim */
+        5, gru_d_signatures, /* functions, function */
+        2, gru_d_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

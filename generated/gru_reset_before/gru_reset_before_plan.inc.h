@@ -539,6 +539,7 @@ CELLGEN_WORKSPACE_BY_WORDS(gru_reset_before_backward, gru_reset_before_signature
 CELLGEN_WORKSPACE_BY_WORDS(gru_reset_before_weight_gradients, gru_reset_before_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(gru_reset_before_sequence_forward, gru_reset_before_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(gru_reset_before_sequence_backward, gru_reset_before_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(gru_reset_before_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(gru_reset_before_forward),
     CELLGEN_WORKSPACE_ENTRY(gru_reset_before_backward),
@@ -561,7 +562,7 @@ static const cellgen_axis gru_reset_before_axes[] = {
 static const char *const gru_reset_before_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_reset_before_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
@@ -576,7 +577,9 @@ static const cellgen_value gru_reset_before_forward_values[] = {
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_reset_before_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t gru_reset_before_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_reset_before_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
@@ -596,7 +599,9 @@ static const cellgen_value gru_reset_before_backward_values[] = {
     {"d_r_bar", "r_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
     {"d_n_bar", "n_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t gru_reset_before_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_reset_before_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
@@ -616,7 +621,9 @@ static const cellgen_value gru_reset_before_weight_gradients_values[] = {
     {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_reset_before_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t gru_reset_before_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_reset_before_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_reset_before_axes + 3, gru_reset_before_axes + 0, gru_reset_before_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
@@ -635,7 +642,9 @@ static const cellgen_value gru_reset_before_sequence_forward_values[] = {
     {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {gru_reset_before_axes + 3, gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
     {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {gru_reset_before_axes + 3, gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t gru_reset_before_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value gru_reset_before_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_reset_before_axes + 3, gru_reset_before_axes + 0, gru_reset_before_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
@@ -663,6 +672,7 @@ static const cellgen_value gru_reset_before_sequence_backward_values[] = {
     {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_reset_before_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t gru_reset_before_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature gru_reset_before_signatures[] = {
@@ -680,10 +690,12 @@ static const cellgen_precision gru_reset_before_precisions[] = {
 const cellgen_cell *gru_reset_before_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "gru_reset_before", "8be498ad7ded",
-        4, gru_reset_before_dims, 5, gru_reset_before_signatures,
-        2, gru_reset_before_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "gru_reset_before", "8be498ad7ded", /* abi, name, digest */
+        4, gru_reset_before_dims, /* dims, dim */
+        5, gru_reset_before_signatures, /* functions, function */
+        2, gru_reset_before_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -776,6 +776,7 @@ CELLGEN_WORKSPACE_BY_WORDS(hawk_backward, hawk_signatures + 1, n[0], n[1], n[2],
 CELLGEN_WORKSPACE_BY_WORDS(hawk_weight_gradients, hawk_signatures + 2, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(hawk_sequence_forward, hawk_signatures + 3, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(hawk_sequence_backward, hawk_signatures + 4, n[0], n[1], n[2], n[3], n[4])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(hawk_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(hawk_forward),
     CELLGEN_WORKSPACE_ENTRY(hawk_backward),
@@ -798,7 +799,7 @@ static const cellgen_axis hawk_axes[] = {
 static const char *const hawk_dims[] = {
     "T", "B", "I", "R", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value hawk_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {hawk_axes + 0, hawk_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {hawk_axes + 0, hawk_axes + 2}},
@@ -824,7 +825,9 @@ static const cellgen_value hawk_forward_values[] = {
     {"u_2", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {hawk_axes + 0, hawk_axes + 2}},
     {"u_3", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {hawk_axes + 0, hawk_axes + 2}},
 };
+/* by number: B, I, R, H */
 static const int64_t hawk_forward_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value hawk_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {hawk_axes + 0, hawk_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {hawk_axes + 0, hawk_axes + 2}},
@@ -863,7 +866,9 @@ static const cellgen_value hawk_backward_values[] = {
     {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {hawk_axes + 0, hawk_axes + 2}},
     {"d_x_w_g", "x_w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {hawk_axes + 0, hawk_axes + 2}},
 };
+/* by number: B, I, R, H */
 static const int64_t hawk_backward_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value hawk_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {hawk_axes + 0, hawk_axes + 1}},
     {"u_1_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {hawk_axes + 0, hawk_axes + 2}},
@@ -901,7 +906,9 @@ static const cellgen_value hawk_weight_gradients_values[] = {
     {"d_b_a", "b_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {hawk_axes + 2}},
     {"d_b_x", "b_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {hawk_axes + 2}},
 };
+/* by number: B, I, R, H */
 static const int64_t hawk_weight_gradients_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value hawk_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {hawk_axes + 4, hawk_axes + 0, hawk_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {hawk_axes + 0, hawk_axes + 2}},
@@ -934,7 +941,9 @@ static const cellgen_value hawk_sequence_forward_values[] = {
     {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {hawk_axes + 4, hawk_axes + 0, hawk_axes + 2}},
     {"x_w_g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {hawk_axes + 4, hawk_axes + 0, hawk_axes + 2}},
 };
+/* by number: T, B, I, R, H */
 static const int64_t hawk_sequence_forward_dims[] = {0, 1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value hawk_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {hawk_axes + 4, hawk_axes + 0, hawk_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {hawk_axes + 0, hawk_axes + 2}},
@@ -987,6 +996,7 @@ static const cellgen_value hawk_sequence_backward_values[] = {
     {"d_b_a", "b_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {hawk_axes + 2}},
     {"d_b_x", "b_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {hawk_axes + 2}},
 };
+/* by number: T, B, I, R, H */
 static const int64_t hawk_sequence_backward_dims[] = {0, 1, 2, 3, 4};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature hawk_signatures[] = {
@@ -1004,10 +1014,12 @@ static const cellgen_precision hawk_precisions[] = {
 const cellgen_cell *hawk_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "hawk", "131188c32a8f",
-        5, hawk_dims, 5, hawk_signatures,
-        2, hawk_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "hawk", "131188c32a8f", /* abi, name, digest */
+        5, hawk_dims, /* dims, dim */
+        5, hawk_signatures, /* functions, function */
+        2, hawk_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

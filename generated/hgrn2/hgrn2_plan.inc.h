@@ -470,6 +470,7 @@ CELLGEN_WORKSPACE_BY_WORDS(hgrn2_backward, hgrn2_signatures + 1, n[0], n[1], n[2
 CELLGEN_WORKSPACE_BY_WORDS(hgrn2_weight_gradients, hgrn2_signatures + 2, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(hgrn2_sequence_forward, hgrn2_signatures + 3, n[0], n[1], n[2], n[3], n[4], n[5])
 CELLGEN_TEAM_BY_WORDS(hgrn2_sequence_backward, hgrn2_signatures + 4, n[0], n[1], n[2], n[3], n[4], n[5])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(hgrn2_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(hgrn2_forward),
     CELLGEN_WORKSPACE_ENTRY(hgrn2_backward),
@@ -493,7 +494,7 @@ static const cellgen_axis hgrn2_axes[] = {
 static const char *const hgrn2_dims[] = {
     "T", "B", "I", "N", "K", "D",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value hgrn2_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {hgrn2_axes + 0, hgrn2_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3, hgrn2_axes + 4}},
@@ -504,7 +505,9 @@ static const cellgen_value hgrn2_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 4}},
     {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3, hgrn2_axes + 4}},
 };
+/* by number: B, I, N, K, D */
 static const int64_t hgrn2_forward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value hgrn2_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {hgrn2_axes + 0, hgrn2_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3, hgrn2_axes + 4}},
@@ -522,7 +525,9 @@ static const cellgen_value hgrn2_backward_values[] = {
     {"d_x_w_o", "x_w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3}},
     {"d_x_w_f", "x_w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3}},
 };
+/* by number: B, I, N, K, D */
 static const int64_t hgrn2_backward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value hgrn2_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {hgrn2_axes + 0, hgrn2_axes + 1}},
     {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {hgrn2_axes + 1, hgrn2_axes + 2, hgrn2_axes + 3}},
@@ -536,7 +541,9 @@ static const cellgen_value hgrn2_weight_gradients_values[] = {
     {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {hgrn2_axes + 1, hgrn2_axes + 2, hgrn2_axes + 4}},
     {"d_b_l", "b_l", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {hgrn2_axes + 2, hgrn2_axes + 3}},
 };
+/* by number: B, I, N, K, D */
 static const int64_t hgrn2_weight_gradients_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value hgrn2_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {hgrn2_axes + 5, hgrn2_axes + 0, hgrn2_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3, hgrn2_axes + 4}},
@@ -551,7 +558,9 @@ static const cellgen_value hgrn2_sequence_forward_values[] = {
     {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {hgrn2_axes + 5, hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 4}},
     {"sigmoid_x_w_f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 4, {hgrn2_axes + 5, hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3}},
 };
+/* by number: T, B, I, N, K, D */
 static const int64_t hgrn2_sequence_forward_dims[] = {0, 1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value hgrn2_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {hgrn2_axes + 5, hgrn2_axes + 0, hgrn2_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {hgrn2_axes + 0, hgrn2_axes + 2, hgrn2_axes + 3, hgrn2_axes + 4}},
@@ -573,6 +582,7 @@ static const cellgen_value hgrn2_sequence_backward_values[] = {
     {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {hgrn2_axes + 1, hgrn2_axes + 2, hgrn2_axes + 4}},
     {"d_b_l", "b_l", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {hgrn2_axes + 2, hgrn2_axes + 3}},
 };
+/* by number: T, B, I, N, K, D */
 static const int64_t hgrn2_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature hgrn2_signatures[] = {
@@ -590,10 +600,12 @@ static const cellgen_precision hgrn2_precisions[] = {
 const cellgen_cell *hgrn2_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "hgrn2", "b55b433c3ec8",
-        6, hgrn2_dims, 5, hgrn2_signatures,
-        2, hgrn2_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "hgrn2", "b55b433c3ec8", /* abi, name, digest */
+        6, hgrn2_dims, /* dims, dim */
+        5, hgrn2_signatures, /* functions, function */
+        2, hgrn2_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -309,6 +309,7 @@ CELLGEN_WORKSPACE_BY_WORDS(ind_rnn_relu_backward, ind_rnn_relu_signatures + 1, n
 CELLGEN_PLAIN_BY_WORDS(ind_rnn_relu_weight_gradients, ind_rnn_relu_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(ind_rnn_relu_sequence_forward, ind_rnn_relu_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(ind_rnn_relu_sequence_backward, ind_rnn_relu_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(ind_rnn_relu_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(ind_rnn_relu_forward),
     CELLGEN_WORKSPACE_ENTRY(ind_rnn_relu_backward),
@@ -331,7 +332,7 @@ static const cellgen_axis ind_rnn_relu_axes[] = {
 static const char *const ind_rnn_relu_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ind_rnn_relu_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ind_rnn_relu_axes + 0, ind_rnn_relu_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ind_rnn_relu_axes + 0, ind_rnn_relu_axes + 2}},
@@ -340,7 +341,9 @@ static const cellgen_value ind_rnn_relu_forward_values[] = {
     {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ind_rnn_relu_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {ind_rnn_relu_axes + 0, ind_rnn_relu_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t ind_rnn_relu_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ind_rnn_relu_backward_values[] = {
     {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ind_rnn_relu_axes + 1, ind_rnn_relu_axes + 2}},
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ind_rnn_relu_axes + 2}},
@@ -350,7 +353,9 @@ static const cellgen_value ind_rnn_relu_backward_values[] = {
     {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ind_rnn_relu_axes + 0, ind_rnn_relu_axes + 2}},
     {"d_h_bar", "h_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ind_rnn_relu_axes + 0, ind_rnn_relu_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t ind_rnn_relu_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ind_rnn_relu_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ind_rnn_relu_axes + 0, ind_rnn_relu_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ind_rnn_relu_axes + 0, ind_rnn_relu_axes + 2}},
@@ -359,7 +364,9 @@ static const cellgen_value ind_rnn_relu_weight_gradients_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ind_rnn_relu_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ind_rnn_relu_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t ind_rnn_relu_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ind_rnn_relu_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ind_rnn_relu_axes + 3, ind_rnn_relu_axes + 0, ind_rnn_relu_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ind_rnn_relu_axes + 0, ind_rnn_relu_axes + 2}},
@@ -369,7 +376,9 @@ static const cellgen_value ind_rnn_relu_sequence_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {ind_rnn_relu_axes + 3, ind_rnn_relu_axes + 0, ind_rnn_relu_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ind_rnn_relu_axes + 0, ind_rnn_relu_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t ind_rnn_relu_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ind_rnn_relu_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ind_rnn_relu_axes + 3, ind_rnn_relu_axes + 0, ind_rnn_relu_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ind_rnn_relu_axes + 0, ind_rnn_relu_axes + 2}},
@@ -384,6 +393,7 @@ static const cellgen_value ind_rnn_relu_sequence_backward_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ind_rnn_relu_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ind_rnn_relu_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t ind_rnn_relu_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature ind_rnn_relu_signatures[] = {
@@ -401,10 +411,12 @@ static const cellgen_precision ind_rnn_relu_precisions[] = {
 const cellgen_cell *ind_rnn_relu_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "ind_rnn_relu", "5b02598a2383",
-        4, ind_rnn_relu_dims, 5, ind_rnn_relu_signatures,
-        2, ind_rnn_relu_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "ind_rnn_relu", "5b02598a2383", /* abi, name, digest */
+        4, ind_rnn_relu_dims, /* dims, dim */
+        5, ind_rnn_relu_signatures, /* functions, function */
+        2, ind_rnn_relu_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -432,6 +432,7 @@ CELLGEN_WORKSPACE_BY_WORDS(izhikevich_backward, izhikevich_signatures + 1, n[0],
 CELLGEN_PLAIN_BY_WORDS(izhikevich_weight_gradients, izhikevich_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(izhikevich_sequence_forward, izhikevich_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(izhikevich_sequence_backward, izhikevich_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(izhikevich_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(izhikevich_forward),
     CELLGEN_WORKSPACE_ENTRY(izhikevich_backward),
@@ -454,7 +455,7 @@ static const cellgen_axis izhikevich_axes[] = {
 static const char *const izhikevich_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value izhikevich_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 1}},
     {"v_prev", "", CELLGEN_ROLE_STATE, 0, -65.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
@@ -472,7 +473,9 @@ static const cellgen_value izhikevich_forward_values[] = {
     {"v", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
     {"r", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t izhikevich_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value izhikevich_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 1}},
     {"v_prev", "", CELLGEN_ROLE_STATE, 0, -65.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
@@ -493,7 +496,9 @@ static const cellgen_value izhikevich_backward_values[] = {
     {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
     {"d_current", "current", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t izhikevich_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value izhikevich_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
@@ -502,7 +507,9 @@ static const cellgen_value izhikevich_weight_gradients_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {izhikevich_axes + 2, izhikevich_axes + 2}},
     {"d_b_in", "b_in", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {izhikevich_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t izhikevich_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value izhikevich_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {izhikevich_axes + 3, izhikevich_axes + 0, izhikevich_axes + 1}},
     {"v_prev", "", CELLGEN_ROLE_STATE, 0, -65.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
@@ -524,7 +531,9 @@ static const cellgen_value izhikevich_sequence_forward_values[] = {
     {"s_last", "s_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
     {"v_new", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {izhikevich_axes + 3, izhikevich_axes + 0, izhikevich_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t izhikevich_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value izhikevich_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {izhikevich_axes + 3, izhikevich_axes + 0, izhikevich_axes + 1}},
     {"v_prev", "", CELLGEN_ROLE_STATE, 0, -65.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
@@ -551,6 +560,7 @@ static const cellgen_value izhikevich_sequence_backward_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {izhikevich_axes + 2, izhikevich_axes + 2}},
     {"d_b_in", "b_in", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {izhikevich_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t izhikevich_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature izhikevich_signatures[] = {
@@ -568,10 +578,12 @@ static const cellgen_precision izhikevich_precisions[] = {
 const cellgen_cell *izhikevich_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "izhikevich", "2c38385fd5f9",
-        4, izhikevich_dims, 5, izhikevich_signatures,
-        2, izhikevich_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "izhikevich", "2c38385fd5f9", /* abi, name, digest */
+        4, izhikevich_dims, /* dims, dim */
+        5, izhikevich_signatures, /* functions, function */
+        2, izhikevich_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

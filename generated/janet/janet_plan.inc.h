@@ -435,6 +435,7 @@ CELLGEN_WORKSPACE_BY_WORDS(janet_backward, janet_signatures + 1, n[0], n[1], n[2
 CELLGEN_PLAIN_BY_WORDS(janet_weight_gradients, janet_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(janet_sequence_forward, janet_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(janet_sequence_backward, janet_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(janet_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(janet_forward),
     CELLGEN_WORKSPACE_ENTRY(janet_backward),
@@ -456,7 +457,7 @@ static const cellgen_axis janet_axes[] = {
 static const char *const janet_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value janet_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {janet_axes + 0, janet_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
@@ -469,7 +470,9 @@ static const cellgen_value janet_forward_values[] = {
     {"beta", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t janet_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value janet_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {janet_axes + 0, janet_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
@@ -486,7 +489,9 @@ static const cellgen_value janet_backward_values[] = {
     {"d_f_bar", "f_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
     {"d_n_pre", "n_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t janet_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value janet_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {janet_axes + 0, janet_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
@@ -499,7 +504,9 @@ static const cellgen_value janet_weight_gradients_values[] = {
     {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {janet_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t janet_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value janet_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
@@ -516,7 +523,9 @@ static const cellgen_value janet_sequence_forward_values[] = {
     {"sigmoid_f_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
     {"sigmoid_sigmoid_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t janet_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value janet_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
@@ -539,6 +548,7 @@ static const cellgen_value janet_sequence_backward_values[] = {
     {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {janet_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t janet_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature janet_signatures[] = {
@@ -556,10 +566,12 @@ static const cellgen_precision janet_precisions[] = {
 const cellgen_cell *janet_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "janet", "e25f20d71681",
-        4, janet_dims, 5, janet_signatures,
-        2, janet_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "janet", "e25f20d71681", /* abi, name, digest */
+        4, janet_dims, /* dims, dim */
+        5, janet_signatures, /* functions, function */
+        2, janet_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -736,6 +736,7 @@ CELLGEN_WORKSPACE_BY_WORDS(kda_backward, kda_signatures + 1, n[0], n[1], n[2], n
 CELLGEN_WORKSPACE_BY_WORDS(kda_weight_gradients, kda_signatures + 2, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(kda_sequence_forward, kda_signatures + 3, n[0], n[1], n[2], n[3], n[4], n[5])
 CELLGEN_TEAM_BY_WORDS(kda_sequence_backward, kda_signatures + 4, n[0], n[1], n[2], n[3], n[4], n[5])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(kda_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(kda_forward),
     CELLGEN_WORKSPACE_ENTRY(kda_backward),
@@ -759,7 +760,7 @@ static const cellgen_axis kda_axes[] = {
 static const char *const kda_dims[] = {
     "T", "B", "I", "N", "D", "K",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value kda_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {kda_axes + 0, kda_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {kda_axes + 0, kda_axes + 2, kda_axes + 3, kda_axes + 4}},
@@ -773,7 +774,9 @@ static const cellgen_value kda_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {kda_axes + 0, kda_axes + 2, kda_axes + 3}},
     {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {kda_axes + 0, kda_axes + 2, kda_axes + 3, kda_axes + 4}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t kda_forward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value kda_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {kda_axes + 0, kda_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {kda_axes + 0, kda_axes + 2, kda_axes + 3, kda_axes + 4}},
@@ -796,7 +799,9 @@ static const cellgen_value kda_backward_values[] = {
     {"d_softplus_pre", "softplus_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {kda_axes + 0, kda_axes + 2, kda_axes + 4}},
     {"d_alpha_pre", "alpha_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {kda_axes + 0, kda_axes + 2, kda_axes + 4}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t kda_backward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value kda_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {kda_axes + 0, kda_axes + 1}},
     {"w_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {kda_axes + 1, kda_axes + 2, kda_axes + 4}},
@@ -816,7 +821,9 @@ static const cellgen_value kda_weight_gradients_values[] = {
     {"d_a_log", "a_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {kda_axes + 2, kda_axes + 5}},
     {"d_b_a", "b_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {kda_axes + 2, kda_axes + 4}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t kda_weight_gradients_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value kda_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {kda_axes + 6, kda_axes + 0, kda_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {kda_axes + 0, kda_axes + 2, kda_axes + 3, kda_axes + 4}},
@@ -839,7 +846,9 @@ static const cellgen_value kda_sequence_forward_values[] = {
     {"softplus_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {kda_axes + 6, kda_axes + 0, kda_axes + 2, kda_axes + 4}},
     {"sum_r_reshaped_k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 5, {kda_axes + 6, kda_axes + 0, kda_axes + 2, kda_axes + 3, kda_axes + 5}},
 };
+/* by number: T, B, I, N, D, K */
 static const int64_t kda_sequence_forward_dims[] = {0, 1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value kda_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {kda_axes + 6, kda_axes + 0, kda_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {kda_axes + 0, kda_axes + 2, kda_axes + 3, kda_axes + 4}},
@@ -871,6 +880,7 @@ static const cellgen_value kda_sequence_backward_values[] = {
     {"d_a_log", "a_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {kda_axes + 2, kda_axes + 5}},
     {"d_b_a", "b_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {kda_axes + 2, kda_axes + 4}},
 };
+/* by number: T, B, I, N, D, K */
 static const int64_t kda_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature kda_signatures[] = {
@@ -888,10 +898,12 @@ static const cellgen_precision kda_precisions[] = {
 const cellgen_cell *kda_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "kda", "9d3c444177a8",
-        6, kda_dims, 5, kda_signatures,
-        2, kda_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "kda", "9d3c444177a8", /* abi, name, digest */
+        6, kda_dims, /* dims, dim */
+        5, kda_signatures, /* functions, function */
+        2, kda_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

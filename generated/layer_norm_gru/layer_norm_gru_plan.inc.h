@@ -887,6 +887,7 @@ CELLGEN_WORKSPACE_BY_WORDS(layer_norm_gru_backward, layer_norm_gru_signatures + 
 CELLGEN_WORKSPACE_BY_WORDS(layer_norm_gru_weight_gradients, layer_norm_gru_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(layer_norm_gru_sequence_forward, layer_norm_gru_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(layer_norm_gru_sequence_backward, layer_norm_gru_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(layer_norm_gru_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(layer_norm_gru_forward),
     CELLGEN_WORKSPACE_ENTRY(layer_norm_gru_backward),
@@ -910,7 +911,7 @@ static const cellgen_axis layer_norm_gru_axes[] = {
 static const char *const layer_norm_gru_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value layer_norm_gru_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
@@ -928,7 +929,9 @@ static const cellgen_value layer_norm_gru_forward_values[] = {
     {"beta4", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t layer_norm_gru_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value layer_norm_gru_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
@@ -954,7 +957,9 @@ static const cellgen_value layer_norm_gru_backward_values[] = {
     {"d_gates", "gates", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
     {"d_n_pre", "n_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t layer_norm_gru_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value layer_norm_gru_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
@@ -985,7 +990,9 @@ static const cellgen_value layer_norm_gru_weight_gradients_values[] = {
     {"d_beta3", "beta3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
     {"d_beta4", "beta4", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t layer_norm_gru_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value layer_norm_gru_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
@@ -1019,7 +1026,9 @@ static const cellgen_value layer_norm_gru_sequence_forward_values[] = {
     {"sqrt_sqrt_pre_4", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 5}},
     {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t layer_norm_gru_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value layer_norm_gru_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
@@ -1065,6 +1074,7 @@ static const cellgen_value layer_norm_gru_sequence_backward_values[] = {
     {"d_beta3", "beta3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
     {"d_beta4", "beta4", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t layer_norm_gru_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature layer_norm_gru_signatures[] = {
@@ -1082,10 +1092,12 @@ static const cellgen_precision layer_norm_gru_precisions[] = {
 const cellgen_cell *layer_norm_gru_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "layer_norm_gru", "8bbcef45355a",
-        4, layer_norm_gru_dims, 5, layer_norm_gru_signatures,
-        2, layer_norm_gru_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "layer_norm_gru", "8bbcef45355a", /* abi, name, digest */
+        4, layer_norm_gru_dims, /* dims, dim */
+        5, layer_norm_gru_signatures, /* functions, function */
+        2, layer_norm_gru_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

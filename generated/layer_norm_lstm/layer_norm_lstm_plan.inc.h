@@ -799,6 +799,7 @@ CELLGEN_WORKSPACE_BY_WORDS(layer_norm_lstm_backward, layer_norm_lstm_signatures 
 CELLGEN_WORKSPACE_BY_WORDS(layer_norm_lstm_weight_gradients, layer_norm_lstm_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(layer_norm_lstm_sequence_forward, layer_norm_lstm_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(layer_norm_lstm_sequence_backward, layer_norm_lstm_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(layer_norm_lstm_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(layer_norm_lstm_forward),
     CELLGEN_WORKSPACE_ENTRY(layer_norm_lstm_backward),
@@ -822,7 +823,7 @@ static const cellgen_axis layer_norm_lstm_axes[] = {
 static const char *const layer_norm_lstm_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value layer_norm_lstm_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
@@ -839,7 +840,9 @@ static const cellgen_value layer_norm_lstm_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t layer_norm_lstm_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value layer_norm_lstm_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
@@ -864,7 +867,9 @@ static const cellgen_value layer_norm_lstm_backward_values[] = {
     {"d_b_hu_norm_xw_norm", "b_hu_norm_xw_norm", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 3}},
     {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t layer_norm_lstm_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value layer_norm_lstm_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
@@ -885,7 +890,9 @@ static const cellgen_value layer_norm_lstm_weight_gradients_values[] = {
     {"d_beta2", "beta2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 3}},
     {"d_beta3", "beta3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t layer_norm_lstm_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value layer_norm_lstm_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {layer_norm_lstm_axes + 4, layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
@@ -917,7 +924,9 @@ static const cellgen_value layer_norm_lstm_sequence_forward_values[] = {
     {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {layer_norm_lstm_axes + 4, layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
     {"sigmoid_o_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {layer_norm_lstm_axes + 4, layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t layer_norm_lstm_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value layer_norm_lstm_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {layer_norm_lstm_axes + 4, layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
@@ -959,6 +968,7 @@ static const cellgen_value layer_norm_lstm_sequence_backward_values[] = {
     {"d_beta2", "beta2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 3}},
     {"d_beta3", "beta3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t layer_norm_lstm_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature layer_norm_lstm_signatures[] = {
@@ -976,10 +986,12 @@ static const cellgen_precision layer_norm_lstm_precisions[] = {
 const cellgen_cell *layer_norm_lstm_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "layer_norm_lstm", "5dc9e2e298f5",
-        4, layer_norm_lstm_dims, 5, layer_norm_lstm_signatures,
-        2, layer_norm_lstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "layer_norm_lstm", "5dc9e2e298f5", /* abi, name, digest */
+        4, layer_norm_lstm_dims, /* dims, dim */
+        5, layer_norm_lstm_signatures, /* functions, function */
+        2, layer_norm_lstm_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -612,6 +612,7 @@ CELLGEN_WORKSPACE_BY_WORDS(lem_backward, lem_signatures + 1, n[0], n[1], n[2])
 CELLGEN_PLAIN_BY_WORDS(lem_weight_gradients, lem_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(lem_sequence_forward, lem_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(lem_sequence_backward, lem_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(lem_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(lem_forward),
     CELLGEN_WORKSPACE_ENTRY(lem_backward),
@@ -633,7 +634,7 @@ static const cellgen_axis lem_axes[] = {
 static const char *const lem_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lem_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lem_axes + 0, lem_axes + 1}},
     {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
@@ -654,7 +655,9 @@ static const cellgen_value lem_forward_values[] = {
     {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
     {"z", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t lem_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lem_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lem_axes + 0, lem_axes + 1}},
     {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
@@ -683,7 +686,9 @@ static const cellgen_value lem_backward_values[] = {
     {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
     {"d_tanh_pre_2", "tanh_pre_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t lem_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lem_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lem_axes + 0, lem_axes + 1}},
     {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
@@ -705,7 +710,9 @@ static const cellgen_value lem_weight_gradients_values[] = {
     {"d_v_y", "v_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
     {"d_b_y", "b_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t lem_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lem_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 1}},
     {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
@@ -732,7 +739,9 @@ static const cellgen_value lem_sequence_forward_values[] = {
     {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 2}},
     {"tanh_tanh_pre_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t lem_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lem_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 1}},
     {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
@@ -772,6 +781,7 @@ static const cellgen_value lem_sequence_backward_values[] = {
     {"d_v_y", "v_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
     {"d_b_y", "b_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t lem_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature lem_signatures[] = {
@@ -789,10 +799,12 @@ static const cellgen_precision lem_precisions[] = {
 const cellgen_cell *lem_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "lem", "276114d5e25d",
-        4, lem_dims, 5, lem_signatures,
-        2, lem_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "lem", "276114d5e25d", /* abi, name, digest */
+        4, lem_dims, /* dims, dim */
+        5, lem_signatures, /* functions, function */
+        2, lem_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

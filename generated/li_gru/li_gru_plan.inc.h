@@ -437,6 +437,7 @@ CELLGEN_WORKSPACE_BY_WORDS(li_gru_backward, li_gru_signatures + 1, n[0], n[1], n
 CELLGEN_WORKSPACE_BY_WORDS(li_gru_weight_gradients, li_gru_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(li_gru_sequence_forward, li_gru_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(li_gru_sequence_backward, li_gru_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(li_gru_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(li_gru_forward),
     CELLGEN_WORKSPACE_ENTRY(li_gru_backward),
@@ -458,7 +459,7 @@ static const cellgen_axis li_gru_axes[] = {
 static const char *const li_gru_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value li_gru_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
@@ -470,7 +471,9 @@ static const cellgen_value li_gru_forward_values[] = {
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t li_gru_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value li_gru_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
@@ -488,7 +491,9 @@ static const cellgen_value li_gru_backward_values[] = {
     {"d_x_w_n", "x_w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
     {"d_h_prev_u_n", "h_prev_u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t li_gru_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value li_gru_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
@@ -506,7 +511,9 @@ static const cellgen_value li_gru_weight_gradients_values[] = {
     {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t li_gru_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value li_gru_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {li_gru_axes + 3, li_gru_axes + 0, li_gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
@@ -521,7 +528,9 @@ static const cellgen_value li_gru_sequence_forward_values[] = {
     {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {li_gru_axes + 3, li_gru_axes + 0, li_gru_axes + 2}},
     {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {li_gru_axes + 3, li_gru_axes + 0, li_gru_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t li_gru_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value li_gru_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {li_gru_axes + 3, li_gru_axes + 0, li_gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
@@ -543,6 +552,7 @@ static const cellgen_value li_gru_sequence_backward_values[] = {
     {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t li_gru_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature li_gru_signatures[] = {
@@ -560,10 +570,12 @@ static const cellgen_precision li_gru_precisions[] = {
 const cellgen_cell *li_gru_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "li_gru", "2eb33c621cd4",
-        4, li_gru_dims, 5, li_gru_signatures,
-        2, li_gru_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "li_gru", "2eb33c621cd4", /* abi, name, digest */
+        4, li_gru_dims, /* dims, dim */
+        5, li_gru_signatures, /* functions, function */
+        2, li_gru_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -383,6 +383,7 @@ CELLGEN_WORKSPACE_BY_WORDS(lif_backward, lif_signatures + 1, n[0], n[1], n[2])
 CELLGEN_PLAIN_BY_WORDS(lif_weight_gradients, lif_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(lif_sequence_forward, lif_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(lif_sequence_backward, lif_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(lif_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(lif_forward),
     CELLGEN_WORKSPACE_ENTRY(lif_backward),
@@ -404,7 +405,7 @@ static const cellgen_axis lif_axes[] = {
 static const char *const lif_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lif_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lif_axes + 0, lif_axes + 1}},
     {"v_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
@@ -417,7 +418,9 @@ static const cellgen_value lif_forward_values[] = {
     {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
     {"v", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t lif_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lif_backward_values[] = {
     {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 1, lif_axes + 2}},
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 2, lif_axes + 2}},
@@ -431,7 +434,9 @@ static const cellgen_value lif_backward_values[] = {
     {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
     {"d_v_total", "v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t lif_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lif_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lif_axes + 0, lif_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
@@ -440,7 +445,9 @@ static const cellgen_value lif_weight_gradients_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 2, lif_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lif_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t lif_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lif_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 1}},
     {"v_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
@@ -455,7 +462,9 @@ static const cellgen_value lif_sequence_forward_values[] = {
     {"v_last", "v_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
     {"s_last", "s_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t lif_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lif_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
@@ -476,6 +485,7 @@ static const cellgen_value lif_sequence_backward_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 2, lif_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lif_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t lif_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature lif_signatures[] = {
@@ -493,10 +503,12 @@ static const cellgen_precision lif_precisions[] = {
 const cellgen_cell *lif_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "lif", "ffdaeace332e",
-        4, lif_dims, 5, lif_signatures,
-        2, lif_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "lif", "ffdaeace332e", /* abi, name, digest */
+        4, lif_dims, /* dims, dim */
+        5, lif_signatures, /* functions, function */
+        2, lif_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

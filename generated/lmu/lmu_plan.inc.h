@@ -579,6 +579,7 @@ CELLGEN_WORKSPACE_BY_WORDS(lmu_backward, lmu_signatures + 1, n[0], n[1], n[2], n
 CELLGEN_PLAIN_BY_WORDS(lmu_weight_gradients, lmu_signatures + 2, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(lmu_sequence_forward, lmu_signatures + 3, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(lmu_sequence_backward, lmu_signatures + 4, n[0], n[1], n[2], n[3], n[4])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(lmu_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(lmu_forward),
     CELLGEN_WORKSPACE_ENTRY(lmu_backward),
@@ -602,7 +603,7 @@ static const cellgen_axis lmu_axes[] = {
 static const char *const lmu_dims[] = {
     "T", "B", "I", "H", "M",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lmu_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lmu_axes + 0, lmu_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lmu_axes + 0, lmu_axes + 2}},
@@ -618,7 +619,9 @@ static const cellgen_value lmu_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {lmu_axes + 0, lmu_axes + 2}},
     {"m", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {lmu_axes + 0, lmu_axes + 3}},
 };
+/* by number: B, I, H, M */
 static const int64_t lmu_forward_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lmu_backward_values[] = {
     {"e_x", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 1, lmu_axes + 4}},
     {"e_h", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 2, lmu_axes + 4}},
@@ -637,7 +640,9 @@ static const cellgen_value lmu_backward_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lmu_axes + 0, lmu_axes + 4}},
     {"d_h_pre", "h_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lmu_axes + 0, lmu_axes + 2}},
 };
+/* by number: B, I, H, M */
 static const int64_t lmu_backward_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lmu_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lmu_axes + 0, lmu_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lmu_axes + 0, lmu_axes + 2}},
@@ -652,7 +657,9 @@ static const cellgen_value lmu_weight_gradients_values[] = {
     {"d_w_h", "w_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 2, lmu_axes + 2}},
     {"d_w_m", "w_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 3, lmu_axes + 2}},
 };
+/* by number: B, I, H, M */
 static const int64_t lmu_weight_gradients_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lmu_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lmu_axes + 5, lmu_axes + 0, lmu_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lmu_axes + 0, lmu_axes + 2}},
@@ -670,7 +677,9 @@ static const cellgen_value lmu_sequence_forward_values[] = {
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lmu_axes + 0, lmu_axes + 2}},
     {"m_last", "m_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lmu_axes + 0, lmu_axes + 3}},
 };
+/* by number: T, B, I, H, M */
 static const int64_t lmu_sequence_forward_dims[] = {0, 1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lmu_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lmu_axes + 5, lmu_axes + 0, lmu_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lmu_axes + 0, lmu_axes + 2}},
@@ -699,6 +708,7 @@ static const cellgen_value lmu_sequence_backward_values[] = {
     {"d_w_h", "w_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 2, lmu_axes + 2}},
     {"d_w_m", "w_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 3, lmu_axes + 2}},
 };
+/* by number: T, B, I, H, M */
 static const int64_t lmu_sequence_backward_dims[] = {0, 1, 2, 3, 4};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature lmu_signatures[] = {
@@ -716,10 +726,12 @@ static const cellgen_precision lmu_precisions[] = {
 const cellgen_cell *lmu_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "lmu", "cec5e69c8ff8",
-        5, lmu_dims, 5, lmu_signatures,
-        2, lmu_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "lmu", "cec5e69c8ff8", /* abi, name, digest */
+        5, lmu_dims, /* dims, dim */
+        5, lmu_signatures, /* functions, function */
+        2, lmu_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -575,6 +575,7 @@ CELLGEN_WORKSPACE_BY_WORDS(lru_backward, lru_signatures + 1, n[0], n[1], n[2])
 CELLGEN_WORKSPACE_BY_WORDS(lru_weight_gradients, lru_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(lru_sequence_forward, lru_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(lru_sequence_backward, lru_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(lru_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(lru_forward),
     CELLGEN_WORKSPACE_ENTRY(lru_backward),
@@ -596,7 +597,7 @@ static const cellgen_axis lru_axes[] = {
 static const char *const lru_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lru_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lru_axes + 0, lru_axes + 1}},
     {"h_re_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
@@ -613,7 +614,9 @@ static const cellgen_value lru_forward_values[] = {
     {"h_re", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
     {"h_im", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t lru_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lru_backward_values[] = {
     {"nu_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
     {"theta_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
@@ -635,7 +638,9 @@ static const cellgen_value lru_backward_values[] = {
     {"d_x_b_im", "x_b_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
     {"d_h_im_c_im", "h_im_c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 1}},
 };
+/* by number: B, I, H */
 static const int64_t lru_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lru_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lru_axes + 0, lru_axes + 1}},
     {"h_re_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
@@ -662,7 +667,9 @@ static const cellgen_value lru_weight_gradients_values[] = {
     {"d_c_im", "c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
     {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 1}},
 };
+/* by number: B, I, H */
 static const int64_t lru_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lru_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 1}},
     {"h_re_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
@@ -683,7 +690,9 @@ static const cellgen_value lru_sequence_forward_values[] = {
     {"x_b_re", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 2}},
     {"x_b_im", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t lru_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lru_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 1}},
     {"h_re_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
@@ -717,6 +726,7 @@ static const cellgen_value lru_sequence_backward_values[] = {
     {"d_c_im", "c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
     {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 1}},
 };
+/* by number: T, B, I, H */
 static const int64_t lru_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature lru_signatures[] = {
@@ -734,10 +744,12 @@ static const cellgen_precision lru_precisions[] = {
 const cellgen_cell *lru_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "lru", "ce15434d3f85",
-        4, lru_dims, 5, lru_signatures,
-        2, lru_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "lru", "ce15434d3f85", /* abi, name, digest */
+        4, lru_dims, /* dims, dim */
+        5, lru_signatures, /* functions, function */
+        2, lru_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

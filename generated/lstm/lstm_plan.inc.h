@@ -536,6 +536,7 @@ CELLGEN_WORKSPACE_BY_WORDS(lstm_backward, lstm_signatures + 1, n[0], n[1], n[2])
 CELLGEN_PLAIN_BY_WORDS(lstm_weight_gradients, lstm_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(lstm_sequence_forward, lstm_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(lstm_sequence_backward, lstm_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(lstm_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(lstm_forward),
     CELLGEN_WORKSPACE_ENTRY(lstm_backward),
@@ -557,7 +558,7 @@ static const cellgen_axis lstm_axes[] = {
 static const char *const lstm_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_axes + 0, lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
@@ -577,7 +578,9 @@ static const cellgen_value lstm_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t lstm_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_axes + 0, lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
@@ -605,7 +608,9 @@ static const cellgen_value lstm_backward_values[] = {
     {"d_g_bar", "g_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
     {"d_o_bar", "o_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t lstm_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_axes + 0, lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
@@ -626,7 +631,9 @@ static const cellgen_value lstm_weight_gradients_values[] = {
     {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_axes + 2, lstm_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t lstm_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_axes + 3, lstm_axes + 0, lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
@@ -652,7 +659,9 @@ static const cellgen_value lstm_sequence_forward_values[] = {
     {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {lstm_axes + 3, lstm_axes + 0, lstm_axes + 2}},
     {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {lstm_axes + 3, lstm_axes + 0, lstm_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t lstm_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_axes + 3, lstm_axes + 0, lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
@@ -691,6 +700,7 @@ static const cellgen_value lstm_sequence_backward_values[] = {
     {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_axes + 2, lstm_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t lstm_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature lstm_signatures[] = {
@@ -708,10 +718,12 @@ static const cellgen_precision lstm_precisions[] = {
 const cellgen_cell *lstm_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "lstm", "7bad9cbe2d00",
-        4, lstm_dims, 5, lstm_signatures,
-        2, lstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "lstm", "7bad9cbe2d00", /* abi, name, digest */
+        4, lstm_dims, /* dims, dim */
+        5, lstm_signatures, /* functions, function */
+        2, lstm_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

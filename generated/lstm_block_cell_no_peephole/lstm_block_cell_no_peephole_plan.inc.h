@@ -481,6 +481,7 @@ CELLGEN_PLAIN_BY_WORDS(lstm_block_cell_no_peephole_input_gradients, lstm_block_c
 CELLGEN_PLAIN_BY_WORDS(lstm_block_cell_no_peephole_weight_gradients, lstm_block_cell_no_peephole_signatures + 3, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(lstm_block_cell_no_peephole_sequence_forward, lstm_block_cell_no_peephole_signatures + 4, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(lstm_block_cell_no_peephole_sequence_backward, lstm_block_cell_no_peephole_signatures + 5, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(lstm_block_cell_no_peephole_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(lstm_block_cell_no_peephole_forward),
     CELLGEN_WORKSPACE_ENTRY(lstm_block_cell_no_peephole_backward),
@@ -506,7 +507,7 @@ static const cellgen_axis lstm_block_cell_no_peephole_axes[] = {
 static const char *const lstm_block_cell_no_peephole_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_block_cell_no_peephole_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 1}},
     {"cs_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
@@ -523,7 +524,9 @@ static const cellgen_value lstm_block_cell_no_peephole_forward_values[] = {
     {"co", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t lstm_block_cell_no_peephole_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_block_cell_no_peephole_backward_values[] = {
     {"cs_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
     {"d_i", "i", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
@@ -541,14 +544,18 @@ static const cellgen_value lstm_block_cell_no_peephole_backward_values[] = {
     {"d_cs_prev", "cs_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
     {"d_icfo", "icfo", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 4}},
 };
+/* by number: B, H */
 static const int64_t lstm_block_cell_no_peephole_backward_dims[] = {1, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_block_cell_no_peephole_input_gradients_values[] = {
     {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_block_cell_no_peephole_axes + 3, lstm_block_cell_no_peephole_axes + 4}},
     {"d_icfo", "icfo", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 4}},
     {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 1}},
     {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t lstm_block_cell_no_peephole_input_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_block_cell_no_peephole_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
@@ -556,7 +563,9 @@ static const cellgen_value lstm_block_cell_no_peephole_weight_gradients_values[]
     {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_block_cell_no_peephole_axes + 3, lstm_block_cell_no_peephole_axes + 4}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_block_cell_no_peephole_axes + 4}},
 };
+/* by number: B, I, H */
 static const int64_t lstm_block_cell_no_peephole_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_block_cell_no_peephole_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_axes + 5, lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 1}},
     {"cs_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
@@ -575,7 +584,9 @@ static const cellgen_value lstm_block_cell_no_peephole_sequence_forward_values[]
     {"cs_last", "cs_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
     {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t lstm_block_cell_no_peephole_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_block_cell_no_peephole_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_axes + 5, lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 1}},
     {"cs_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
@@ -603,6 +614,7 @@ static const cellgen_value lstm_block_cell_no_peephole_sequence_backward_values[
     {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_block_cell_no_peephole_axes + 3, lstm_block_cell_no_peephole_axes + 4}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_block_cell_no_peephole_axes + 4}},
 };
+/* by number: T, B, I, H */
 static const int64_t lstm_block_cell_no_peephole_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature lstm_block_cell_no_peephole_signatures[] = {
@@ -621,10 +633,12 @@ static const cellgen_precision lstm_block_cell_no_peephole_precisions[] = {
 const cellgen_cell *lstm_block_cell_no_peephole_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "lstm_block_cell_no_peephole", "46ff8b4870f8",
-        4, lstm_block_cell_no_peephole_dims, 6, lstm_block_cell_no_peephole_signatures,
-        2, lstm_block_cell_no_peephole_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "lstm_block_cell_no_peephole", "46ff8b4870f8", /* abi, name, digest */
+        4, lstm_block_cell_no_peephole_dims, /* dims, dim */
+        6, lstm_block_cell_no_peephole_signatures, /* functions, function */
+        2, lstm_block_cell_no_peephole_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

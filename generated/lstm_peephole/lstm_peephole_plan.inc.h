@@ -572,6 +572,7 @@ CELLGEN_WORKSPACE_BY_WORDS(lstm_peephole_backward, lstm_peephole_signatures + 1,
 CELLGEN_PLAIN_BY_WORDS(lstm_peephole_weight_gradients, lstm_peephole_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(lstm_peephole_sequence_forward, lstm_peephole_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(lstm_peephole_sequence_backward, lstm_peephole_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(lstm_peephole_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(lstm_peephole_forward),
     CELLGEN_WORKSPACE_ENTRY(lstm_peephole_backward),
@@ -594,7 +595,7 @@ static const cellgen_axis lstm_peephole_axes[] = {
 static const char *const lstm_peephole_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_peephole_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
@@ -617,7 +618,9 @@ static const cellgen_value lstm_peephole_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t lstm_peephole_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_peephole_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
@@ -648,7 +651,9 @@ static const cellgen_value lstm_peephole_backward_values[] = {
     {"d_g_bar", "g_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
     {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t lstm_peephole_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_peephole_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
@@ -674,7 +679,9 @@ static const cellgen_value lstm_peephole_weight_gradients_values[] = {
     {"d_p_f", "p_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
     {"d_p_o", "p_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t lstm_peephole_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_peephole_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
@@ -703,7 +710,9 @@ static const cellgen_value lstm_peephole_sequence_forward_values[] = {
     {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
     {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t lstm_peephole_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_peephole_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
@@ -748,6 +757,7 @@ static const cellgen_value lstm_peephole_sequence_backward_values[] = {
     {"d_p_f", "p_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
     {"d_p_o", "p_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t lstm_peephole_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature lstm_peephole_signatures[] = {
@@ -765,10 +775,12 @@ static const cellgen_precision lstm_peephole_precisions[] = {
 const cellgen_cell *lstm_peephole_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "lstm_peephole", "fdbf9c200f70",
-        4, lstm_peephole_dims, 5, lstm_peephole_signatures,
-        2, lstm_peephole_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "lstm_peephole", "fdbf9c200f70", /* abi, name, digest */
+        4, lstm_peephole_dims, /* dims, dim */
+        5, lstm_peephole_signatures, /* functions, function */
+        2, lstm_peephole_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -516,6 +516,7 @@ CELLGEN_WORKSPACE_BY_WORDS(lstm_projection_backward, lstm_projection_signatures 
 CELLGEN_WORKSPACE_BY_WORDS(lstm_projection_weight_gradients, lstm_projection_signatures + 2, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(lstm_projection_sequence_forward, lstm_projection_signatures + 3, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(lstm_projection_sequence_backward, lstm_projection_signatures + 4, n[0], n[1], n[2], n[3], n[4])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(lstm_projection_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(lstm_projection_forward),
     CELLGEN_WORKSPACE_ENTRY(lstm_projection_backward),
@@ -539,7 +540,7 @@ static const cellgen_axis lstm_projection_axes[] = {
 static const char *const lstm_projection_dims[] = {
     "T", "B", "I", "P", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_projection_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 1}},
     {"r_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
@@ -551,7 +552,9 @@ static const cellgen_value lstm_projection_forward_values[] = {
     {"r", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
 };
+/* by number: B, I, P, H */
 static const int64_t lstm_projection_forward_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_projection_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 1}},
     {"r_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
@@ -568,7 +571,9 @@ static const cellgen_value lstm_projection_backward_values[] = {
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
     {"d_b_x_w_r_prev_u", "b_x_w_r_prev_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 4}},
 };
+/* by number: B, I, P, H */
 static const int64_t lstm_projection_backward_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_projection_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 1}},
     {"r_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
@@ -583,7 +588,9 @@ static const cellgen_value lstm_projection_weight_gradients_values[] = {
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_projection_axes + 4}},
     {"d_w_p", "w_p", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 3, lstm_projection_axes + 2}},
 };
+/* by number: B, I, P, H */
 static const int64_t lstm_projection_weight_gradients_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_projection_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 1}},
     {"r_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
@@ -601,7 +608,9 @@ static const cellgen_value lstm_projection_sequence_forward_values[] = {
     {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 3}},
     {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 3}},
 };
+/* by number: T, B, I, P, H */
 static const int64_t lstm_projection_sequence_forward_dims[] = {0, 1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value lstm_projection_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 1}},
     {"r_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
@@ -627,6 +636,7 @@ static const cellgen_value lstm_projection_sequence_backward_values[] = {
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_projection_axes + 4}},
     {"d_w_p", "w_p", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 3, lstm_projection_axes + 2}},
 };
+/* by number: T, B, I, P, H */
 static const int64_t lstm_projection_sequence_backward_dims[] = {0, 1, 2, 3, 4};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature lstm_projection_signatures[] = {
@@ -644,10 +654,12 @@ static const cellgen_precision lstm_projection_precisions[] = {
 const cellgen_cell *lstm_projection_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "lstm_projection", "e4811c91cc68",
-        5, lstm_projection_dims, 5, lstm_projection_signatures,
-        2, lstm_projection_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "lstm_projection", "e4811c91cc68", /* abi, name, digest */
+        5, lstm_projection_dims, /* dims, dim */
+        5, lstm_projection_signatures, /* functions, function */
+        2, lstm_projection_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

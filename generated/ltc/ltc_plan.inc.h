@@ -948,6 +948,7 @@ CELLGEN_WORKSPACE_BY_WORDS(ltc_backward, ltc_signatures + 1, n[0], n[1], n[2])
 CELLGEN_WORKSPACE_BY_WORDS(ltc_weight_gradients, ltc_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(ltc_sequence_forward, ltc_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(ltc_sequence_backward, ltc_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(ltc_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(ltc_forward),
     CELLGEN_WORKSPACE_ENTRY(ltc_backward),
@@ -969,7 +970,7 @@ static const cellgen_axis ltc_axes[] = {
 static const char *const ltc_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ltc_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 1}},
     {"ts", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 2}},
@@ -981,7 +982,9 @@ static const cellgen_value ltc_forward_values[] = {
     {"tau", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
 };
+/* by number: B, I, H */
 static const int64_t ltc_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ltc_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 1}},
     {"ts", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 2}},
@@ -1008,7 +1011,9 @@ static const cellgen_value ltc_backward_values[] = {
     {"d_f_5_pre", "f_5_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
     {"d_f_6_pre", "f_6_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
 };
+/* by number: B, I, H */
 static const int64_t ltc_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ltc_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 1}},
     {"ts", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 2}},
@@ -1037,7 +1042,9 @@ static const cellgen_value ltc_weight_gradients_values[] = {
     {"d_a", "a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
     {"d_tau", "tau", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
 };
+/* by number: B, I, H */
 static const int64_t ltc_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ltc_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 1}},
     {"ts", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 2}},
@@ -1056,7 +1063,9 @@ static const cellgen_value ltc_sequence_forward_values[] = {
     {"f_5", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
     {"f_6", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
 };
+/* by number: T, B, I, H */
 static const int64_t ltc_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ltc_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 1}},
     {"ts", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 2}},
@@ -1083,6 +1092,7 @@ static const cellgen_value ltc_sequence_backward_values[] = {
     {"d_a", "a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
     {"d_tau", "tau", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
 };
+/* by number: T, B, I, H */
 static const int64_t ltc_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature ltc_signatures[] = {
@@ -1100,10 +1110,12 @@ static const cellgen_precision ltc_precisions[] = {
 const cellgen_cell *ltc_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "ltc", "09caaef107d5",
-        4, ltc_dims, 5, ltc_signatures,
-        2, ltc_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "ltc", "09caaef107d5", /* abi, name, digest */
+        4, ltc_dims, /* dims, dim */
+        5, ltc_signatures, /* functions, function */
+        2, ltc_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

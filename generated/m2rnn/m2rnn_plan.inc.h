@@ -697,6 +697,7 @@ CELLGEN_WORKSPACE_BY_WORDS(m2rnn_backward, m2rnn_signatures + 1, n[0], n[1], n[2
 CELLGEN_WORKSPACE_BY_WORDS(m2rnn_weight_gradients, m2rnn_signatures + 2, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(m2rnn_sequence_forward, m2rnn_signatures + 3, n[0], n[1], n[2], n[3], n[4], n[5])
 CELLGEN_TEAM_BY_WORDS(m2rnn_sequence_backward, m2rnn_signatures + 4, n[0], n[1], n[2], n[3], n[4], n[5])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(m2rnn_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(m2rnn_forward),
     CELLGEN_WORKSPACE_ENTRY(m2rnn_backward),
@@ -720,7 +721,7 @@ static const cellgen_axis m2rnn_axes[] = {
 static const char *const m2rnn_dims[] = {
     "T", "B", "I", "N", "K", "D",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value m2rnn_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {m2rnn_axes + 0, m2rnn_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 4}},
@@ -735,7 +736,9 @@ static const cellgen_value m2rnn_forward_values[] = {
     {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 4}},
     {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 4}},
 };
+/* by number: B, I, N, K, D */
 static const int64_t m2rnn_forward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value m2rnn_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {m2rnn_axes + 0, m2rnn_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 4}},
@@ -759,7 +762,9 @@ static const cellgen_value m2rnn_backward_values[] = {
     {"d_exp_pre", "exp_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 5}},
     {"d_sum_reshaped_s_prev_reshaped_u", "sum_reshaped_s_prev_reshaped_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 5, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 5, m2rnn_axes + 4}},
 };
+/* by number: B, I, N, K, D */
 static const int64_t m2rnn_backward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value m2rnn_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {m2rnn_axes + 0, m2rnn_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 4}},
@@ -783,7 +788,9 @@ static const cellgen_value m2rnn_weight_gradients_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {m2rnn_axes + 2, m2rnn_axes + 4, m2rnn_axes + 4}},
     {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {m2rnn_axes + 2, m2rnn_axes + 4}},
 };
+/* by number: B, I, N, K, D */
 static const int64_t m2rnn_weight_gradients_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value m2rnn_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {m2rnn_axes + 6, m2rnn_axes + 0, m2rnn_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 4}},
@@ -804,7 +811,9 @@ static const cellgen_value m2rnn_sequence_forward_values[] = {
     {"softplus_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {m2rnn_axes + 6, m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 5}},
     {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 5, {m2rnn_axes + 6, m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 4}},
 };
+/* by number: T, B, I, N, K, D */
 static const int64_t m2rnn_sequence_forward_dims[] = {0, 1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value m2rnn_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {m2rnn_axes + 6, m2rnn_axes + 0, m2rnn_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {m2rnn_axes + 0, m2rnn_axes + 2, m2rnn_axes + 3, m2rnn_axes + 4}},
@@ -835,6 +844,7 @@ static const cellgen_value m2rnn_sequence_backward_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {m2rnn_axes + 2, m2rnn_axes + 4, m2rnn_axes + 4}},
     {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {m2rnn_axes + 2, m2rnn_axes + 4}},
 };
+/* by number: T, B, I, N, K, D */
 static const int64_t m2rnn_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature m2rnn_signatures[] = {
@@ -852,10 +862,12 @@ static const cellgen_precision m2rnn_precisions[] = {
 const cellgen_cell *m2rnn_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "m2rnn", "cb504ded28b8",
-        6, m2rnn_dims, 5, m2rnn_signatures,
-        2, m2rnn_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "m2rnn", "cb504ded28b8", /* abi, name, digest */
+        6, m2rnn_dims, /* dims, dim */
+        5, m2rnn_signatures, /* functions, function */
+        2, m2rnn_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -624,6 +624,7 @@ CELLGEN_WORKSPACE_BY_WORDS(mamba_backward, mamba_signatures + 1, n[0], n[1], n[2
 CELLGEN_WORKSPACE_BY_WORDS(mamba_weight_gradients, mamba_signatures + 2, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(mamba_sequence_forward, mamba_signatures + 3, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(mamba_sequence_backward, mamba_signatures + 4, n[0], n[1], n[2], n[3], n[4])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(mamba_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(mamba_forward),
     CELLGEN_WORKSPACE_ENTRY(mamba_backward),
@@ -646,7 +647,7 @@ static const cellgen_axis mamba_axes[] = {
 static const char *const mamba_dims[] = {
     "T", "B", "H", "K", "R",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mamba_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mamba_axes + 0, mamba_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 3, {mamba_axes + 0, mamba_axes + 1, mamba_axes + 2}},
@@ -660,7 +661,9 @@ static const cellgen_value mamba_forward_values[] = {
     {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {mamba_axes + 0, mamba_axes + 1}},
     {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {mamba_axes + 0, mamba_axes + 1, mamba_axes + 2}},
 };
+/* by number: B, H, K, R */
 static const int64_t mamba_forward_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mamba_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mamba_axes + 0, mamba_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 3, {mamba_axes + 0, mamba_axes + 1, mamba_axes + 2}},
@@ -682,7 +685,9 @@ static const cellgen_value mamba_backward_values[] = {
     {"d_dt_pre", "dt_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {mamba_axes + 0, mamba_axes + 1}},
     {"d_exp_pre", "exp_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {mamba_axes + 0, mamba_axes + 1, mamba_axes + 2}},
 };
+/* by number: B, H, K, R */
 static const int64_t mamba_backward_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mamba_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mamba_axes + 0, mamba_axes + 1}},
     {"w_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba_axes + 1, mamba_axes + 3}},
@@ -703,7 +708,9 @@ static const cellgen_value mamba_weight_gradients_values[] = {
     {"d_b_t", "b_t", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {mamba_axes + 1}},
     {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {mamba_axes + 1}},
 };
+/* by number: B, H, K, R */
 static const int64_t mamba_weight_gradients_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mamba_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {mamba_axes + 4, mamba_axes + 0, mamba_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 3, {mamba_axes + 0, mamba_axes + 1, mamba_axes + 2}},
@@ -722,7 +729,9 @@ static const cellgen_value mamba_sequence_forward_values[] = {
     {"x_w_r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {mamba_axes + 4, mamba_axes + 0, mamba_axes + 3}},
     {"dt_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {mamba_axes + 4, mamba_axes + 0, mamba_axes + 1}},
 };
+/* by number: T, B, H, K, R */
 static const int64_t mamba_sequence_forward_dims[] = {0, 1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mamba_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {mamba_axes + 4, mamba_axes + 0, mamba_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 3, {mamba_axes + 0, mamba_axes + 1, mamba_axes + 2}},
@@ -750,6 +759,7 @@ static const cellgen_value mamba_sequence_backward_values[] = {
     {"d_b_t", "b_t", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {mamba_axes + 1}},
     {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {mamba_axes + 1}},
 };
+/* by number: T, B, H, K, R */
 static const int64_t mamba_sequence_backward_dims[] = {0, 1, 2, 3, 4};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature mamba_signatures[] = {
@@ -767,10 +777,12 @@ static const cellgen_precision mamba_precisions[] = {
 const cellgen_cell *mamba_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "mamba", "375e7fbb1b7d",
-        5, mamba_dims, 5, mamba_signatures,
-        2, mamba_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "mamba", "375e7fbb1b7d", /* abi, name, digest */
+        5, mamba_dims, /* dims, dim */
+        5, mamba_signatures, /* functions, function */
+        2, mamba_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

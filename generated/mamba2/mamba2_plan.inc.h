@@ -613,6 +613,7 @@ CELLGEN_WORKSPACE_BY_WORDS(mamba2_backward, mamba2_signatures + 1, n[0], n[1], n
 CELLGEN_WORKSPACE_BY_WORDS(mamba2_weight_gradients, mamba2_signatures + 2, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(mamba2_sequence_forward, mamba2_signatures + 3, n[0], n[1], n[2], n[3], n[4], n[5])
 CELLGEN_TEAM_BY_WORDS(mamba2_sequence_backward, mamba2_signatures + 4, n[0], n[1], n[2], n[3], n[4], n[5])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(mamba2_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(mamba2_forward),
     CELLGEN_WORKSPACE_ENTRY(mamba2_backward),
@@ -636,7 +637,7 @@ static const cellgen_axis mamba2_axes[] = {
 static const char *const mamba2_dims[] = {
     "T", "B", "I", "N", "D", "K",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mamba2_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mamba2_axes + 0, mamba2_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3, mamba2_axes + 4}},
@@ -650,7 +651,9 @@ static const cellgen_value mamba2_forward_values[] = {
     {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3}},
     {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3, mamba2_axes + 4}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t mamba2_forward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mamba2_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mamba2_axes + 0, mamba2_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3, mamba2_axes + 4}},
@@ -672,7 +675,9 @@ static const cellgen_value mamba2_backward_values[] = {
     {"d_dt_pre", "dt_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 5}},
     {"d_exp_pre", "exp_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 5}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t mamba2_backward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mamba2_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mamba2_axes + 0, mamba2_axes + 1}},
     {"w_x", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {mamba2_axes + 1, mamba2_axes + 2, mamba2_axes + 3}},
@@ -693,7 +698,9 @@ static const cellgen_value mamba2_weight_gradients_values[] = {
     {"d_b_t", "b_t", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba2_axes + 2, mamba2_axes + 5}},
     {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba2_axes + 2, mamba2_axes + 5}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t mamba2_weight_gradients_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mamba2_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {mamba2_axes + 6, mamba2_axes + 0, mamba2_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3, mamba2_axes + 4}},
@@ -712,7 +719,9 @@ static const cellgen_value mamba2_sequence_forward_values[] = {
     {"c", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {mamba2_axes + 6, mamba2_axes + 0, mamba2_axes + 5, mamba2_axes + 4}},
     {"dt_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {mamba2_axes + 6, mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 5}},
 };
+/* by number: T, B, I, N, D, K */
 static const int64_t mamba2_sequence_forward_dims[] = {0, 1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mamba2_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {mamba2_axes + 6, mamba2_axes + 0, mamba2_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {mamba2_axes + 0, mamba2_axes + 2, mamba2_axes + 3, mamba2_axes + 4}},
@@ -740,6 +749,7 @@ static const cellgen_value mamba2_sequence_backward_values[] = {
     {"d_b_t", "b_t", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba2_axes + 2, mamba2_axes + 5}},
     {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba2_axes + 2, mamba2_axes + 5}},
 };
+/* by number: T, B, I, N, D, K */
 static const int64_t mamba2_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature mamba2_signatures[] = {
@@ -757,10 +767,12 @@ static const cellgen_precision mamba2_precisions[] = {
 const cellgen_cell *mamba2_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "mamba2", "62bfadd13fcb",
-        6, mamba2_dims, 5, mamba2_signatures,
-        2, mamba2_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "mamba2", "62bfadd13fcb", /* abi, name, digest */
+        6, mamba2_dims, /* dims, dim */
+        5, mamba2_signatures, /* functions, function */
+        2, mamba2_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

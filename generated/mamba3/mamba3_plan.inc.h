@@ -1255,6 +1255,7 @@ CELLGEN_WORKSPACE_BY_WORDS(mamba3_backward, mamba3_signatures + 1, n[0], n[1], n
 CELLGEN_WORKSPACE_BY_WORDS(mamba3_weight_gradients, mamba3_signatures + 2, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(mamba3_sequence_forward, mamba3_signatures + 3, n[0], n[1], n[2], n[3], n[4], n[5])
 CELLGEN_TEAM_BY_WORDS(mamba3_sequence_backward, mamba3_signatures + 4, n[0], n[1], n[2], n[3], n[4], n[5])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(mamba3_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(mamba3_forward),
     CELLGEN_WORKSPACE_ENTRY(mamba3_backward),
@@ -1278,7 +1279,7 @@ static const cellgen_axis mamba3_axes[] = {
 static const char *const mamba3_dims[] = {
     "T", "B", "I", "N", "K", "D",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mamba3_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mamba3_axes + 0, mamba3_axes + 1}},
     {"phi_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 3, {mamba3_axes + 0, mamba3_axes + 2, mamba3_axes + 3}},
@@ -1314,7 +1315,9 @@ static const cellgen_value mamba3_forward_values[] = {
     {"u", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {mamba3_axes + 0, mamba3_axes + 2, mamba3_axes + 4}},
     {"phi", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {mamba3_axes + 0, mamba3_axes + 2, mamba3_axes + 3}},
 };
+/* by number: B, I, N, K, D */
 static const int64_t mamba3_forward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mamba3_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mamba3_axes + 0, mamba3_axes + 1}},
     {"u_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 3, {mamba3_axes + 0, mamba3_axes + 2, mamba3_axes + 4}},
@@ -1375,7 +1378,9 @@ static const cellgen_value mamba3_backward_values[] = {
     {"d_x_w_c_re", "x_w_c_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {mamba3_axes + 0, mamba3_axes + 5, mamba3_axes + 3}},
     {"d_x_w_c_im", "x_w_c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {mamba3_axes + 0, mamba3_axes + 5, mamba3_axes + 3}},
 };
+/* by number: B, I, N, K, D */
 static const int64_t mamba3_backward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mamba3_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mamba3_axes + 0, mamba3_axes + 1}},
     {"w_b_re", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {mamba3_axes + 1, mamba3_axes + 5, mamba3_axes + 3}},
@@ -1418,7 +1423,9 @@ static const cellgen_value mamba3_weight_gradients_values[] = {
     {"d_o_c_re", "o_c_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba3_axes + 2, mamba3_axes + 3}},
     {"d_o_c_im", "o_c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba3_axes + 2, mamba3_axes + 3}},
 };
+/* by number: B, I, N, K, D */
 static const int64_t mamba3_weight_gradients_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mamba3_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {mamba3_axes + 6, mamba3_axes + 0, mamba3_axes + 1}},
     {"phi_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 3, {mamba3_axes + 0, mamba3_axes + 2, mamba3_axes + 3}},
@@ -1470,7 +1477,9 @@ static const cellgen_value mamba3_sequence_forward_values[] = {
     {"x_w_c_im", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {mamba3_axes + 6, mamba3_axes + 0, mamba3_axes + 5, mamba3_axes + 3}},
     {"sqrt_sqrt_pre_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {mamba3_axes + 6, mamba3_axes + 0, mamba3_axes + 5, mamba3_axes + 5}},
 };
+/* by number: T, B, I, N, K, D */
 static const int64_t mamba3_sequence_forward_dims[] = {0, 1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mamba3_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {mamba3_axes + 6, mamba3_axes + 0, mamba3_axes + 1}},
     {"u_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 3, {mamba3_axes + 0, mamba3_axes + 2, mamba3_axes + 4}},
@@ -1552,6 +1561,7 @@ static const cellgen_value mamba3_sequence_backward_values[] = {
     {"d_o_c_re", "o_c_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba3_axes + 2, mamba3_axes + 3}},
     {"d_o_c_im", "o_c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mamba3_axes + 2, mamba3_axes + 3}},
 };
+/* by number: T, B, I, N, K, D */
 static const int64_t mamba3_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature mamba3_signatures[] = {
@@ -1569,10 +1579,12 @@ static const cellgen_precision mamba3_precisions[] = {
 const cellgen_cell *mamba3_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "mamba3", "2cb4db7658cf",
-        6, mamba3_dims, 5, mamba3_signatures,
-        2, mamba3_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "mamba3", "2cb4db7658cf", /* abi, name, digest */
+        6, mamba3_dims, /* dims, dim */
+        5, mamba3_signatures, /* functions, function */
+        2, mamba3_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -490,6 +490,7 @@ CELLGEN_WORKSPACE_BY_WORDS(mgu_backward, mgu_signatures + 1, n[0], n[1], n[2])
 CELLGEN_WORKSPACE_BY_WORDS(mgu_weight_gradients, mgu_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(mgu_sequence_forward, mgu_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(mgu_sequence_backward, mgu_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(mgu_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(mgu_forward),
     CELLGEN_WORKSPACE_ENTRY(mgu_backward),
@@ -511,7 +512,7 @@ static const cellgen_axis mgu_axes[] = {
 static const char *const mgu_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mgu_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
@@ -523,7 +524,9 @@ static const cellgen_value mgu_forward_values[] = {
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t mgu_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mgu_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
@@ -539,7 +542,9 @@ static const cellgen_value mgu_backward_values[] = {
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
     {"d_n_pre", "n_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t mgu_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mgu_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
@@ -555,7 +560,9 @@ static const cellgen_value mgu_weight_gradients_values[] = {
     {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t mgu_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mgu_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {mgu_axes + 3, mgu_axes + 0, mgu_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
@@ -570,7 +577,9 @@ static const cellgen_value mgu_sequence_forward_values[] = {
     {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {mgu_axes + 3, mgu_axes + 0, mgu_axes + 2}},
     {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {mgu_axes + 3, mgu_axes + 0, mgu_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t mgu_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mgu_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {mgu_axes + 3, mgu_axes + 0, mgu_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
@@ -592,6 +601,7 @@ static const cellgen_value mgu_sequence_backward_values[] = {
     {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t mgu_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature mgu_signatures[] = {
@@ -609,10 +619,12 @@ static const cellgen_precision mgu_precisions[] = {
 const cellgen_cell *mgu_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "mgu", "0584dc60f029",
-        4, mgu_dims, 5, mgu_signatures,
-        2, mgu_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "mgu", "0584dc60f029", /* abi, name, digest */
+        4, mgu_dims, /* dims, dim */
+        5, mgu_signatures, /* functions, function */
+        2, mgu_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

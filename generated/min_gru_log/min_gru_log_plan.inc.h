@@ -350,6 +350,7 @@ CELLGEN_WORKSPACE_BY_WORDS(min_gru_log_backward, min_gru_log_signatures + 1, n[0
 CELLGEN_PLAIN_BY_WORDS(min_gru_log_weight_gradients, min_gru_log_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(min_gru_log_sequence_forward, min_gru_log_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(min_gru_log_sequence_backward, min_gru_log_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(min_gru_log_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(min_gru_log_forward),
     CELLGEN_WORKSPACE_ENTRY(min_gru_log_backward),
@@ -372,7 +373,7 @@ static const cellgen_axis min_gru_log_axes[] = {
 static const char *const min_gru_log_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value min_gru_log_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
@@ -382,7 +383,9 @@ static const cellgen_value min_gru_log_forward_values[] = {
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t min_gru_log_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value min_gru_log_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
@@ -396,7 +399,9 @@ static const cellgen_value min_gru_log_backward_values[] = {
     {"d_n_bar", "n_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
     {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t min_gru_log_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value min_gru_log_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 1}},
     {"d_n_bar", "n_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
@@ -406,7 +411,9 @@ static const cellgen_value min_gru_log_weight_gradients_values[] = {
     {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t min_gru_log_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value min_gru_log_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
@@ -419,7 +426,9 @@ static const cellgen_value min_gru_log_sequence_forward_values[] = {
     {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
     {"n_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t min_gru_log_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value min_gru_log_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
@@ -437,6 +446,7 @@ static const cellgen_value min_gru_log_sequence_backward_values[] = {
     {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t min_gru_log_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature min_gru_log_signatures[] = {
@@ -454,10 +464,12 @@ static const cellgen_precision min_gru_log_precisions[] = {
 const cellgen_cell *min_gru_log_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "min_gru_log", "5ce122d43bbf",
-        4, min_gru_log_dims, 5, min_gru_log_signatures,
-        2, min_gru_log_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "min_gru_log", "5ce122d43bbf", /* abi, name, digest */
+        4, min_gru_log_dims, /* dims, dim */
+        5, min_gru_log_signatures, /* functions, function */
+        2, min_gru_log_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -380,6 +380,7 @@ CELLGEN_WORKSPACE_BY_WORDS(min_lstm_backward, min_lstm_signatures + 1, n[0], n[1
 CELLGEN_PLAIN_BY_WORDS(min_lstm_weight_gradients, min_lstm_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(min_lstm_sequence_forward, min_lstm_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(min_lstm_sequence_backward, min_lstm_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(min_lstm_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(min_lstm_forward),
     CELLGEN_WORKSPACE_ENTRY(min_lstm_backward),
@@ -401,7 +402,7 @@ static const cellgen_axis min_lstm_axes[] = {
 static const char *const min_lstm_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value min_lstm_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
@@ -413,7 +414,9 @@ static const cellgen_value min_lstm_forward_values[] = {
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t min_lstm_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value min_lstm_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
@@ -430,7 +433,9 @@ static const cellgen_value min_lstm_backward_values[] = {
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
     {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t min_lstm_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value min_lstm_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 1}},
     {"d_n", "n", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
@@ -443,7 +448,9 @@ static const cellgen_value min_lstm_weight_gradients_values[] = {
     {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t min_lstm_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value min_lstm_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
@@ -459,7 +466,9 @@ static const cellgen_value min_lstm_sequence_forward_values[] = {
     {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
     {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t min_lstm_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value min_lstm_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
@@ -481,6 +490,7 @@ static const cellgen_value min_lstm_sequence_backward_values[] = {
     {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t min_lstm_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature min_lstm_signatures[] = {
@@ -498,10 +508,12 @@ static const cellgen_precision min_lstm_precisions[] = {
 const cellgen_cell *min_lstm_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "min_lstm", "756812a678dc",
-        4, min_lstm_dims, 5, min_lstm_signatures,
-        2, min_lstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "min_lstm", "756812a678dc", /* abi, name, digest */
+        4, min_lstm_dims, /* dims, dim */
+        5, min_lstm_signatures, /* functions, function */
+        2, min_lstm_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

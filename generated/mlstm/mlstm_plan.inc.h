@@ -752,6 +752,7 @@ CELLGEN_WORKSPACE_BY_WORDS(mlstm_backward, mlstm_signatures + 1, n[0], n[1], n[2
 CELLGEN_PLAIN_BY_WORDS(mlstm_weight_gradients, mlstm_signatures + 2, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(mlstm_sequence_forward, mlstm_signatures + 3, n[0], n[1], n[2], n[3], n[4], n[5])
 CELLGEN_TEAM_BY_WORDS(mlstm_sequence_backward, mlstm_signatures + 4, n[0], n[1], n[2], n[3], n[4], n[5])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(mlstm_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(mlstm_forward),
     CELLGEN_WORKSPACE_ENTRY(mlstm_backward),
@@ -775,7 +776,7 @@ static const cellgen_axis mlstm_axes[] = {
 static const char *const mlstm_dims[] = {
     "T", "B", "I", "N", "D", "K",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mlstm_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mlstm_axes + 0, mlstm_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {mlstm_axes + 0, mlstm_axes + 2, mlstm_axes + 3, mlstm_axes + 4}},
@@ -798,7 +799,9 @@ static const cellgen_value mlstm_forward_values[] = {
     {"n", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {mlstm_axes + 0, mlstm_axes + 2, mlstm_axes + 4}},
     {"m", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {mlstm_axes + 0, mlstm_axes + 2, mlstm_axes + 5}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t mlstm_forward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mlstm_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mlstm_axes + 0, mlstm_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {mlstm_axes + 0, mlstm_axes + 2, mlstm_axes + 3, mlstm_axes + 4}},
@@ -835,7 +838,9 @@ static const cellgen_value mlstm_backward_values[] = {
     {"d_x_w_k", "x_w_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {mlstm_axes + 0, mlstm_axes + 2, mlstm_axes + 4}},
     {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {mlstm_axes + 0, mlstm_axes + 2, mlstm_axes + 3}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t mlstm_backward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mlstm_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mlstm_axes + 0, mlstm_axes + 1}},
     {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 3, {mlstm_axes + 0, mlstm_axes + 2, mlstm_axes + 3}},
@@ -858,7 +863,9 @@ static const cellgen_value mlstm_weight_gradients_values[] = {
     {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mlstm_axes + 2, mlstm_axes + 5}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mlstm_axes + 2, mlstm_axes + 5}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t mlstm_weight_gradients_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mlstm_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {mlstm_axes + 6, mlstm_axes + 0, mlstm_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {mlstm_axes + 0, mlstm_axes + 2, mlstm_axes + 3, mlstm_axes + 4}},
@@ -892,7 +899,9 @@ static const cellgen_value mlstm_sequence_forward_values[] = {
     {"sum_q_n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {mlstm_axes + 6, mlstm_axes + 0, mlstm_axes + 2, mlstm_axes + 5}},
     {"sum_c_reshaped_q", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 5, {mlstm_axes + 6, mlstm_axes + 0, mlstm_axes + 2, mlstm_axes + 3, mlstm_axes + 5}},
 };
+/* by number: T, B, I, N, D, K */
 static const int64_t mlstm_sequence_forward_dims[] = {0, 1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mlstm_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {mlstm_axes + 6, mlstm_axes + 0, mlstm_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {mlstm_axes + 0, mlstm_axes + 2, mlstm_axes + 3, mlstm_axes + 4}},
@@ -939,6 +948,7 @@ static const cellgen_value mlstm_sequence_backward_values[] = {
     {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mlstm_axes + 2, mlstm_axes + 5}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mlstm_axes + 2, mlstm_axes + 5}},
 };
+/* by number: T, B, I, N, D, K */
 static const int64_t mlstm_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature mlstm_signatures[] = {
@@ -956,10 +966,12 @@ static const cellgen_precision mlstm_precisions[] = {
 const cellgen_cell *mlstm_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "mlstm", "b0c03df98981",
-        6, mlstm_dims, 5, mlstm_signatures,
-        2, mlstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "mlstm", "b0c03df98981", /* abi, name, digest */
+        6, mlstm_dims, /* dims, dim */
+        5, mlstm_signatures, /* functions, function */
+        2, mlstm_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

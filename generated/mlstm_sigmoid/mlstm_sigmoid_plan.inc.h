@@ -730,6 +730,7 @@ CELLGEN_WORKSPACE_BY_WORDS(mlstm_sigmoid_backward, mlstm_sigmoid_signatures + 1,
 CELLGEN_PLAIN_BY_WORDS(mlstm_sigmoid_weight_gradients, mlstm_sigmoid_signatures + 2, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(mlstm_sigmoid_sequence_forward, mlstm_sigmoid_signatures + 3, n[0], n[1], n[2], n[3], n[4], n[5])
 CELLGEN_TEAM_BY_WORDS(mlstm_sigmoid_sequence_backward, mlstm_sigmoid_signatures + 4, n[0], n[1], n[2], n[3], n[4], n[5])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(mlstm_sigmoid_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(mlstm_sigmoid_forward),
     CELLGEN_WORKSPACE_ENTRY(mlstm_sigmoid_backward),
@@ -754,7 +755,7 @@ static const cellgen_axis mlstm_sigmoid_axes[] = {
 static const char *const mlstm_sigmoid_dims[] = {
     "T", "B", "I", "N", "D", "K",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mlstm_sigmoid_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mlstm_sigmoid_axes + 0, mlstm_sigmoid_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {mlstm_sigmoid_axes + 0, mlstm_sigmoid_axes + 2, mlstm_sigmoid_axes + 3, mlstm_sigmoid_axes + 4}},
@@ -775,7 +776,9 @@ static const cellgen_value mlstm_sigmoid_forward_values[] = {
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {mlstm_sigmoid_axes + 0, mlstm_sigmoid_axes + 2, mlstm_sigmoid_axes + 3, mlstm_sigmoid_axes + 4}},
     {"n", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {mlstm_sigmoid_axes + 0, mlstm_sigmoid_axes + 2, mlstm_sigmoid_axes + 4}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t mlstm_sigmoid_forward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mlstm_sigmoid_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mlstm_sigmoid_axes + 0, mlstm_sigmoid_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {mlstm_sigmoid_axes + 0, mlstm_sigmoid_axes + 2, mlstm_sigmoid_axes + 3, mlstm_sigmoid_axes + 4}},
@@ -808,7 +811,9 @@ static const cellgen_value mlstm_sigmoid_backward_values[] = {
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {mlstm_sigmoid_axes + 0, mlstm_sigmoid_axes + 2, mlstm_sigmoid_axes + 5}},
     {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {mlstm_sigmoid_axes + 0, mlstm_sigmoid_axes + 2, mlstm_sigmoid_axes + 3}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t mlstm_sigmoid_backward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mlstm_sigmoid_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mlstm_sigmoid_axes + 0, mlstm_sigmoid_axes + 1}},
     {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 3, {mlstm_sigmoid_axes + 0, mlstm_sigmoid_axes + 2, mlstm_sigmoid_axes + 3}},
@@ -831,7 +836,9 @@ static const cellgen_value mlstm_sigmoid_weight_gradients_values[] = {
     {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mlstm_sigmoid_axes + 2, mlstm_sigmoid_axes + 5}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mlstm_sigmoid_axes + 2, mlstm_sigmoid_axes + 5}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t mlstm_sigmoid_weight_gradients_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mlstm_sigmoid_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {mlstm_sigmoid_axes + 6, mlstm_sigmoid_axes + 0, mlstm_sigmoid_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {mlstm_sigmoid_axes + 0, mlstm_sigmoid_axes + 2, mlstm_sigmoid_axes + 3, mlstm_sigmoid_axes + 4}},
@@ -862,7 +869,9 @@ static const cellgen_value mlstm_sigmoid_sequence_forward_values[] = {
     {"sum_c_reshaped_q", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 5, {mlstm_sigmoid_axes + 6, mlstm_sigmoid_axes + 0, mlstm_sigmoid_axes + 2, mlstm_sigmoid_axes + 3, mlstm_sigmoid_axes + 5}},
     {"sum_q_n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {mlstm_sigmoid_axes + 6, mlstm_sigmoid_axes + 0, mlstm_sigmoid_axes + 2, mlstm_sigmoid_axes + 5}},
 };
+/* by number: T, B, I, N, D, K */
 static const int64_t mlstm_sigmoid_sequence_forward_dims[] = {0, 1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value mlstm_sigmoid_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {mlstm_sigmoid_axes + 6, mlstm_sigmoid_axes + 0, mlstm_sigmoid_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {mlstm_sigmoid_axes + 0, mlstm_sigmoid_axes + 2, mlstm_sigmoid_axes + 3, mlstm_sigmoid_axes + 4}},
@@ -904,6 +913,7 @@ static const cellgen_value mlstm_sigmoid_sequence_backward_values[] = {
     {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mlstm_sigmoid_axes + 2, mlstm_sigmoid_axes + 5}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mlstm_sigmoid_axes + 2, mlstm_sigmoid_axes + 5}},
 };
+/* by number: T, B, I, N, D, K */
 static const int64_t mlstm_sigmoid_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature mlstm_sigmoid_signatures[] = {
@@ -921,10 +931,12 @@ static const cellgen_precision mlstm_sigmoid_precisions[] = {
 const cellgen_cell *mlstm_sigmoid_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "mlstm_sigmoid", "4d1f37dd1574",
-        6, mlstm_sigmoid_dims, 5, mlstm_sigmoid_signatures,
-        2, mlstm_sigmoid_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "mlstm_sigmoid", "4d1f37dd1574", /* abi, name, digest */
+        6, mlstm_sigmoid_dims, /* dims, dim */
+        5, mlstm_sigmoid_signatures, /* functions, function */
+        2, mlstm_sigmoid_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -567,6 +567,7 @@ CELLGEN_WORKSPACE_BY_WORDS(multiplicative_lstm_backward, multiplicative_lstm_sig
 CELLGEN_WORKSPACE_BY_WORDS(multiplicative_lstm_weight_gradients, multiplicative_lstm_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(multiplicative_lstm_sequence_forward, multiplicative_lstm_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(multiplicative_lstm_sequence_backward, multiplicative_lstm_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(multiplicative_lstm_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(multiplicative_lstm_forward),
     CELLGEN_WORKSPACE_ENTRY(multiplicative_lstm_backward),
@@ -590,7 +591,7 @@ static const cellgen_axis multiplicative_lstm_axes[] = {
 static const char *const multiplicative_lstm_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value multiplicative_lstm_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
@@ -603,7 +604,9 @@ static const cellgen_value multiplicative_lstm_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t multiplicative_lstm_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value multiplicative_lstm_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
@@ -623,7 +626,9 @@ static const cellgen_value multiplicative_lstm_backward_values[] = {
     {"d_h_prev_u_m", "h_prev_u_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
     {"d_b_x_w_m_u", "b_x_w_m_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 3}},
 };
+/* by number: B, I, H */
 static const int64_t multiplicative_lstm_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value multiplicative_lstm_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
@@ -638,7 +643,9 @@ static const cellgen_value multiplicative_lstm_weight_gradients_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 3}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {multiplicative_lstm_axes + 3}},
 };
+/* by number: B, I, H */
 static const int64_t multiplicative_lstm_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value multiplicative_lstm_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
@@ -659,7 +666,9 @@ static const cellgen_value multiplicative_lstm_sequence_forward_values[] = {
     {"tanh_g_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
     {"sigmoid_o_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t multiplicative_lstm_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value multiplicative_lstm_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
@@ -689,6 +698,7 @@ static const cellgen_value multiplicative_lstm_sequence_backward_values[] = {
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 3}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {multiplicative_lstm_axes + 3}},
 };
+/* by number: T, B, I, H */
 static const int64_t multiplicative_lstm_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature multiplicative_lstm_signatures[] = {
@@ -706,10 +716,12 @@ static const cellgen_precision multiplicative_lstm_precisions[] = {
 const cellgen_cell *multiplicative_lstm_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "multiplicative_lstm", "bfff9c979a43",
-        4, multiplicative_lstm_dims, 5, multiplicative_lstm_signatures,
-        2, multiplicative_lstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "multiplicative_lstm", "bfff9c979a43", /* abi, name, digest */
+        4, multiplicative_lstm_dims, /* dims, dim */
+        5, multiplicative_lstm_signatures, /* functions, function */
+        2, multiplicative_lstm_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

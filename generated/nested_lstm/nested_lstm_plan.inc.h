@@ -811,6 +811,7 @@ CELLGEN_WORKSPACE_BY_WORDS(nested_lstm_backward, nested_lstm_signatures + 1, n[0
 CELLGEN_WORKSPACE_BY_WORDS(nested_lstm_weight_gradients, nested_lstm_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(nested_lstm_sequence_forward, nested_lstm_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(nested_lstm_sequence_backward, nested_lstm_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(nested_lstm_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(nested_lstm_forward),
     CELLGEN_WORKSPACE_ENTRY(nested_lstm_backward),
@@ -833,7 +834,7 @@ static const cellgen_axis nested_lstm_axes[] = {
 static const char *const nested_lstm_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value nested_lstm_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
@@ -867,7 +868,9 @@ static const cellgen_value nested_lstm_forward_values[] = {
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
     {"c_inner", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t nested_lstm_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value nested_lstm_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
@@ -915,7 +918,9 @@ static const cellgen_value nested_lstm_backward_values[] = {
     {"d_o_inner_pre", "o_inner_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
     {"d_tanh_pre_2", "tanh_pre_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t nested_lstm_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value nested_lstm_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
@@ -962,7 +967,9 @@ static const cellgen_value nested_lstm_weight_gradients_values[] = {
     {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
     {"d_a_o", "a_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t nested_lstm_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value nested_lstm_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {nested_lstm_axes + 3, nested_lstm_axes + 0, nested_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
@@ -1007,7 +1014,9 @@ static const cellgen_value nested_lstm_sequence_forward_values[] = {
     {"o_inner", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {nested_lstm_axes + 3, nested_lstm_axes + 0, nested_lstm_axes + 2}},
     {"tanh_tanh_pre_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {nested_lstm_axes + 3, nested_lstm_axes + 0, nested_lstm_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t nested_lstm_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value nested_lstm_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {nested_lstm_axes + 3, nested_lstm_axes + 0, nested_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
@@ -1075,6 +1084,7 @@ static const cellgen_value nested_lstm_sequence_backward_values[] = {
     {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
     {"d_a_o", "a_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t nested_lstm_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature nested_lstm_signatures[] = {
@@ -1092,10 +1102,12 @@ static const cellgen_precision nested_lstm_precisions[] = {
 const cellgen_cell *nested_lstm_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "nested_lstm", "dafe36265666",
-        4, nested_lstm_dims, 5, nested_lstm_signatures,
-        2, nested_lstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "nested_lstm", "dafe36265666", /* abi, name, digest */
+        4, nested_lstm_dims, /* dims, dim */
+        5, nested_lstm_signatures, /* functions, function */
+        2, nested_lstm_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -828,6 +828,7 @@ CELLGEN_WORKSPACE_BY_WORDS(on_lstm_backward, on_lstm_signatures + 1, n[0], n[1],
 CELLGEN_PLAIN_BY_WORDS(on_lstm_weight_gradients, on_lstm_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(on_lstm_sequence_forward, on_lstm_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(on_lstm_sequence_backward, on_lstm_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(on_lstm_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(on_lstm_forward),
     CELLGEN_WORKSPACE_ENTRY(on_lstm_backward),
@@ -850,7 +851,7 @@ static const cellgen_axis on_lstm_axes[] = {
 static const char *const on_lstm_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value on_lstm_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
@@ -876,7 +877,9 @@ static const cellgen_value on_lstm_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t on_lstm_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value on_lstm_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
@@ -912,7 +915,9 @@ static const cellgen_value on_lstm_backward_values[] = {
     {"d_f_master_inner_pre", "f_master_inner_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
     {"d_i_master_inner_pre", "i_master_inner_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t on_lstm_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value on_lstm_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
@@ -941,7 +946,9 @@ static const cellgen_value on_lstm_weight_gradients_values[] = {
     {"d_u_mi", "u_mi", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
     {"d_b_mi", "b_mi", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t on_lstm_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value on_lstm_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {on_lstm_axes + 3, on_lstm_axes + 0, on_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
@@ -979,7 +986,9 @@ static const cellgen_value on_lstm_sequence_forward_values[] = {
     {"sum_i_master_inner", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {on_lstm_axes + 3, on_lstm_axes + 0, on_lstm_axes + 4}},
     {"i_master", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {on_lstm_axes + 3, on_lstm_axes + 0, on_lstm_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t on_lstm_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value on_lstm_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {on_lstm_axes + 3, on_lstm_axes + 0, on_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
@@ -1034,6 +1043,7 @@ static const cellgen_value on_lstm_sequence_backward_values[] = {
     {"d_u_mi", "u_mi", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
     {"d_b_mi", "b_mi", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t on_lstm_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature on_lstm_signatures[] = {
@@ -1051,10 +1061,12 @@ static const cellgen_precision on_lstm_precisions[] = {
 const cellgen_cell *on_lstm_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "on_lstm", "a60482b8e7a1",
-        4, on_lstm_dims, 5, on_lstm_signatures,
-        2, on_lstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "on_lstm", "a60482b8e7a1", /* abi, name, digest */
+        4, on_lstm_dims, /* dims, dim */
+        5, on_lstm_signatures, /* functions, function */
+        2, on_lstm_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -415,6 +415,7 @@ CELLGEN_WORKSPACE_BY_WORDS(para_gru_backward, para_gru_signatures + 1, n[0], n[1
 CELLGEN_WORKSPACE_BY_WORDS(para_gru_weight_gradients, para_gru_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(para_gru_sequence_forward, para_gru_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(para_gru_sequence_backward, para_gru_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(para_gru_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(para_gru_forward),
     CELLGEN_WORKSPACE_ENTRY(para_gru_backward),
@@ -436,7 +437,7 @@ static const cellgen_axis para_gru_axes[] = {
 static const char *const para_gru_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value para_gru_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {para_gru_axes + 0, para_gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {para_gru_axes + 0, para_gru_axes + 2}},
@@ -451,7 +452,9 @@ static const cellgen_value para_gru_forward_values[] = {
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {para_gru_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {para_gru_axes + 0, para_gru_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t para_gru_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value para_gru_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {para_gru_axes + 0, para_gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {para_gru_axes + 0, para_gru_axes + 2}},
@@ -471,7 +474,9 @@ static const cellgen_value para_gru_backward_values[] = {
     {"d_r_pre", "r_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {para_gru_axes + 0, para_gru_axes + 2}},
     {"d_n_pre", "n_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {para_gru_axes + 0, para_gru_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t para_gru_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value para_gru_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {para_gru_axes + 0, para_gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {para_gru_axes + 0, para_gru_axes + 2}},
@@ -491,7 +496,9 @@ static const cellgen_value para_gru_weight_gradients_values[] = {
     {"d_a_n", "a_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {para_gru_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {para_gru_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t para_gru_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value para_gru_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {para_gru_axes + 3, para_gru_axes + 0, para_gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {para_gru_axes + 0, para_gru_axes + 2}},
@@ -510,7 +517,9 @@ static const cellgen_value para_gru_sequence_forward_values[] = {
     {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {para_gru_axes + 3, para_gru_axes + 0, para_gru_axes + 2}},
     {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {para_gru_axes + 3, para_gru_axes + 0, para_gru_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t para_gru_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value para_gru_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {para_gru_axes + 3, para_gru_axes + 0, para_gru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {para_gru_axes + 0, para_gru_axes + 2}},
@@ -538,6 +547,7 @@ static const cellgen_value para_gru_sequence_backward_values[] = {
     {"d_a_n", "a_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {para_gru_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {para_gru_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t para_gru_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature para_gru_signatures[] = {
@@ -555,10 +565,12 @@ static const cellgen_precision para_gru_precisions[] = {
 const cellgen_cell *para_gru_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "para_gru", "d53f388fe3cb",
-        4, para_gru_dims, 5, para_gru_signatures,
-        2, para_gru_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "para_gru", "d53f388fe3cb", /* abi, name, digest */
+        4, para_gru_dims, /* dims, dim */
+        5, para_gru_signatures, /* functions, function */
+        2, para_gru_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -461,6 +461,7 @@ CELLGEN_WORKSPACE_BY_WORDS(para_lstm_backward, para_lstm_signatures + 1, n[0], n
 CELLGEN_PLAIN_BY_WORDS(para_lstm_weight_gradients, para_lstm_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(para_lstm_sequence_forward, para_lstm_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(para_lstm_sequence_backward, para_lstm_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(para_lstm_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(para_lstm_forward),
     CELLGEN_WORKSPACE_ENTRY(para_lstm_backward),
@@ -483,7 +484,7 @@ static const cellgen_axis para_lstm_axes[] = {
 static const char *const para_lstm_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value para_lstm_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {para_lstm_axes + 0, para_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {para_lstm_axes + 0, para_lstm_axes + 2}},
@@ -502,7 +503,9 @@ static const cellgen_value para_lstm_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {para_lstm_axes + 0, para_lstm_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {para_lstm_axes + 0, para_lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t para_lstm_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value para_lstm_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {para_lstm_axes + 0, para_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {para_lstm_axes + 0, para_lstm_axes + 2}},
@@ -528,7 +531,9 @@ static const cellgen_value para_lstm_backward_values[] = {
     {"d_g_pre", "g_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {para_lstm_axes + 0, para_lstm_axes + 2}},
     {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {para_lstm_axes + 0, para_lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t para_lstm_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value para_lstm_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {para_lstm_axes + 0, para_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {para_lstm_axes + 0, para_lstm_axes + 2}},
@@ -549,7 +554,9 @@ static const cellgen_value para_lstm_weight_gradients_values[] = {
     {"d_p_o", "p_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {para_lstm_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {para_lstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t para_lstm_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value para_lstm_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {para_lstm_axes + 3, para_lstm_axes + 0, para_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {para_lstm_axes + 0, para_lstm_axes + 2}},
@@ -573,7 +580,9 @@ static const cellgen_value para_lstm_sequence_forward_values[] = {
     {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {para_lstm_axes + 3, para_lstm_axes + 0, para_lstm_axes + 2}},
     {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {para_lstm_axes + 3, para_lstm_axes + 0, para_lstm_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t para_lstm_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value para_lstm_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {para_lstm_axes + 3, para_lstm_axes + 0, para_lstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {para_lstm_axes + 0, para_lstm_axes + 2}},
@@ -610,6 +619,7 @@ static const cellgen_value para_lstm_sequence_backward_values[] = {
     {"d_p_o", "p_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {para_lstm_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {para_lstm_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t para_lstm_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature para_lstm_signatures[] = {
@@ -627,10 +637,12 @@ static const cellgen_precision para_lstm_precisions[] = {
 const cellgen_cell *para_lstm_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "para_lstm", "0c699e038767",
-        4, para_lstm_dims, 5, para_lstm_signatures,
-        2, para_lstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "para_lstm", "0c699e038767", /* abi, name, digest */
+        4, para_lstm_dims, /* dims, dim */
+        5, para_lstm_signatures, /* functions, function */
+        2, para_lstm_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -646,6 +646,7 @@ CELLGEN_WORKSPACE_BY_WORDS(phased_lstm_backward, phased_lstm_signatures + 1, n[0
 CELLGEN_WORKSPACE_BY_WORDS(phased_lstm_weight_gradients, phased_lstm_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(phased_lstm_sequence_forward, phased_lstm_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(phased_lstm_sequence_backward, phased_lstm_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(phased_lstm_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(phased_lstm_forward),
     CELLGEN_WORKSPACE_ENTRY(phased_lstm_backward),
@@ -668,7 +669,7 @@ static const cellgen_axis phased_lstm_axes[] = {
 static const char *const phased_lstm_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value phased_lstm_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 1}},
     {"t", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 2}},
@@ -696,7 +697,9 @@ static const cellgen_value phased_lstm_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
 };
+/* by number: B, I, H */
 static const int64_t phased_lstm_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value phased_lstm_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 1}},
     {"t", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 2}},
@@ -731,7 +734,9 @@ static const cellgen_value phased_lstm_backward_values[] = {
     {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
     {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
 };
+/* by number: B, I, H */
 static const int64_t phased_lstm_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value phased_lstm_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 1}},
     {"t", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 2}},
@@ -780,7 +785,9 @@ static const cellgen_value phased_lstm_weight_gradients_values[] = {
     {"d_tau", "tau", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
     {"d_s", "s", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
 };
+/* by number: B, I, H */
 static const int64_t phased_lstm_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value phased_lstm_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 1}},
     {"t", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 2}},
@@ -816,7 +823,9 @@ static const cellgen_value phased_lstm_sequence_forward_values[] = {
     {"phi", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 3}},
     {"k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 3}},
 };
+/* by number: T, B, I, H */
 static const int64_t phased_lstm_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value phased_lstm_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 1}},
     {"t", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 2}},
@@ -870,6 +879,7 @@ static const cellgen_value phased_lstm_sequence_backward_values[] = {
     {"d_tau", "tau", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
     {"d_s", "s", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
 };
+/* by number: T, B, I, H */
 static const int64_t phased_lstm_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature phased_lstm_signatures[] = {
@@ -887,10 +897,12 @@ static const cellgen_precision phased_lstm_precisions[] = {
 const cellgen_cell *phased_lstm_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "phased_lstm", "507147122d58",
-        4, phased_lstm_dims, 5, phased_lstm_signatures,
-        2, phased_lstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "phased_lstm", "507147122d58", /* abi, name, digest */
+        4, phased_lstm_dims, /* dims, dim */
+        5, phased_lstm_signatures, /* functions, function */
+        2, phased_lstm_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -390,6 +390,7 @@ CELLGEN_WORKSPACE_BY_WORDS(qrnn_backward, qrnn_signatures + 1, n[0], n[1], n[2])
 CELLGEN_PLAIN_BY_WORDS(qrnn_weight_gradients, qrnn_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(qrnn_sequence_forward, qrnn_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(qrnn_sequence_backward, qrnn_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(qrnn_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(qrnn_forward),
     CELLGEN_WORKSPACE_ENTRY(qrnn_backward),
@@ -411,7 +412,7 @@ static const cellgen_axis qrnn_axes[] = {
 static const char *const qrnn_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value qrnn_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
@@ -424,7 +425,9 @@ static const cellgen_value qrnn_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t qrnn_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value qrnn_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
@@ -443,7 +446,9 @@ static const cellgen_value qrnn_backward_values[] = {
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
     {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t qrnn_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value qrnn_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 1}},
     {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
@@ -456,7 +461,9 @@ static const cellgen_value qrnn_weight_gradients_values[] = {
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t qrnn_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value qrnn_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
@@ -473,7 +480,9 @@ static const cellgen_value qrnn_sequence_forward_values[] = {
     {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
     {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t qrnn_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value qrnn_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
@@ -496,6 +505,7 @@ static const cellgen_value qrnn_sequence_backward_values[] = {
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t qrnn_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature qrnn_signatures[] = {
@@ -513,10 +523,12 @@ static const cellgen_precision qrnn_precisions[] = {
 const cellgen_cell *qrnn_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "qrnn", "b30c7de8e18b",
-        4, qrnn_dims, 5, qrnn_signatures,
-        2, qrnn_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "qrnn", "b30c7de8e18b", /* abi, name, digest */
+        4, qrnn_dims, /* dims, dim */
+        5, qrnn_signatures, /* functions, function */
+        2, qrnn_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

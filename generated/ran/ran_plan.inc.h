@@ -474,6 +474,7 @@ CELLGEN_WORKSPACE_BY_WORDS(ran_backward, ran_signatures + 1, n[0], n[1], n[2])
 CELLGEN_PLAIN_BY_WORDS(ran_weight_gradients, ran_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(ran_sequence_forward, ran_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(ran_sequence_backward, ran_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(ran_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(ran_forward),
     CELLGEN_WORKSPACE_ENTRY(ran_backward),
@@ -495,7 +496,7 @@ static const cellgen_axis ran_axes[] = {
 static const char *const ran_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ran_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ran_axes + 0, ran_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
@@ -510,7 +511,9 @@ static const cellgen_value ran_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t ran_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ran_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ran_axes + 0, ran_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
@@ -532,7 +535,9 @@ static const cellgen_value ran_backward_values[] = {
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
     {"d_x_w_c", "x_w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t ran_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ran_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ran_axes + 0, ran_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
@@ -547,7 +552,9 @@ static const cellgen_value ran_weight_gradients_values[] = {
     {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 2, ran_axes + 2}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ran_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t ran_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ran_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
@@ -567,7 +574,9 @@ static const cellgen_value ran_sequence_forward_values[] = {
     {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 2}},
     {"x_w_c", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t ran_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ran_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
@@ -597,6 +606,7 @@ static const cellgen_value ran_sequence_backward_values[] = {
     {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 2, ran_axes + 2}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ran_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t ran_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature ran_signatures[] = {
@@ -614,10 +624,12 @@ static const cellgen_precision ran_precisions[] = {
 const cellgen_cell *ran_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "ran", "9e2680b71e56",
-        4, ran_dims, 5, ran_signatures,
-        2, ran_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "ran", "9e2680b71e56", /* abi, name, digest */
+        4, ran_dims, /* dims, dim */
+        5, ran_signatures, /* functions, function */
+        2, ran_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

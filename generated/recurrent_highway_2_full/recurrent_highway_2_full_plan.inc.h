@@ -636,6 +636,7 @@ CELLGEN_WORKSPACE_BY_WORDS(recurrent_highway_2_full_backward, recurrent_highway_
 CELLGEN_WORKSPACE_BY_WORDS(recurrent_highway_2_full_weight_gradients, recurrent_highway_2_full_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(recurrent_highway_2_full_sequence_forward, recurrent_highway_2_full_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(recurrent_highway_2_full_sequence_backward, recurrent_highway_2_full_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(recurrent_highway_2_full_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(recurrent_highway_2_full_forward),
     CELLGEN_WORKSPACE_ENTRY(recurrent_highway_2_full_backward),
@@ -658,7 +659,7 @@ static const cellgen_axis recurrent_highway_2_full_axes[] = {
 static const char *const recurrent_highway_2_full_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value recurrent_highway_2_full_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
@@ -679,7 +680,9 @@ static const cellgen_value recurrent_highway_2_full_forward_values[] = {
     {"b_c_2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t recurrent_highway_2_full_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value recurrent_highway_2_full_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
@@ -708,7 +711,9 @@ static const cellgen_value recurrent_highway_2_full_backward_values[] = {
     {"d_t_2_pre", "t_2_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
     {"d_c_2_pre", "c_2_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t recurrent_highway_2_full_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value recurrent_highway_2_full_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
@@ -743,7 +748,9 @@ static const cellgen_value recurrent_highway_2_full_weight_gradients_values[] = 
     {"d_r_c_2", "r_c_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 2, recurrent_highway_2_full_axes + 2}},
     {"d_b_c_2", "b_c_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t recurrent_highway_2_full_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value recurrent_highway_2_full_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {recurrent_highway_2_full_axes + 3, recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
@@ -771,7 +778,9 @@ static const cellgen_value recurrent_highway_2_full_sequence_forward_values[] = 
     {"t_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {recurrent_highway_2_full_axes + 3, recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
     {"c_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {recurrent_highway_2_full_axes + 3, recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t recurrent_highway_2_full_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value recurrent_highway_2_full_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {recurrent_highway_2_full_axes + 3, recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
@@ -811,6 +820,7 @@ static const cellgen_value recurrent_highway_2_full_sequence_backward_values[] =
     {"d_r_c_2", "r_c_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 2, recurrent_highway_2_full_axes + 2}},
     {"d_b_c_2", "b_c_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t recurrent_highway_2_full_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature recurrent_highway_2_full_signatures[] = {
@@ -828,10 +838,12 @@ static const cellgen_precision recurrent_highway_2_full_precisions[] = {
 const cellgen_cell *recurrent_highway_2_full_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "recurrent_highway_2_full", "d133facb8846",
-        4, recurrent_highway_2_full_dims, 5, recurrent_highway_2_full_signatures,
-        2, recurrent_highway_2_full_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "recurrent_highway_2_full", "d133facb8846", /* abi, name, digest */
+        4, recurrent_highway_2_full_dims, /* dims, dim */
+        5, recurrent_highway_2_full_signatures, /* functions, function */
+        2, recurrent_highway_2_full_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -693,6 +693,7 @@ CELLGEN_WORKSPACE_BY_WORDS(recurrent_highway_3_backward, recurrent_highway_3_sig
 CELLGEN_WORKSPACE_BY_WORDS(recurrent_highway_3_weight_gradients, recurrent_highway_3_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(recurrent_highway_3_sequence_forward, recurrent_highway_3_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(recurrent_highway_3_sequence_backward, recurrent_highway_3_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(recurrent_highway_3_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(recurrent_highway_3_forward),
     CELLGEN_WORKSPACE_ENTRY(recurrent_highway_3_backward),
@@ -715,7 +716,7 @@ static const cellgen_axis recurrent_highway_3_axes[] = {
 static const char *const recurrent_highway_3_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value recurrent_highway_3_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
@@ -735,7 +736,9 @@ static const cellgen_value recurrent_highway_3_forward_values[] = {
     {"b_t_3", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t recurrent_highway_3_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value recurrent_highway_3_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
@@ -763,7 +766,9 @@ static const cellgen_value recurrent_highway_3_backward_values[] = {
     {"d_q_3_pre", "q_3_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
     {"d_t_3_pre", "t_3_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t recurrent_highway_3_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value recurrent_highway_3_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
@@ -798,7 +803,9 @@ static const cellgen_value recurrent_highway_3_weight_gradients_values[] = {
     {"d_r_t_3", "r_t_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
     {"d_b_t_3", "b_t_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t recurrent_highway_3_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value recurrent_highway_3_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
@@ -825,7 +832,9 @@ static const cellgen_value recurrent_highway_3_sequence_forward_values[] = {
     {"q_3", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
     {"t_3", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t recurrent_highway_3_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value recurrent_highway_3_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
@@ -863,6 +872,7 @@ static const cellgen_value recurrent_highway_3_sequence_backward_values[] = {
     {"d_r_t_3", "r_t_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
     {"d_b_t_3", "b_t_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t recurrent_highway_3_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature recurrent_highway_3_signatures[] = {
@@ -880,10 +890,12 @@ static const cellgen_precision recurrent_highway_3_precisions[] = {
 const cellgen_cell *recurrent_highway_3_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "recurrent_highway_3", "a1c50db95db0",
-        4, recurrent_highway_3_dims, 5, recurrent_highway_3_signatures,
-        2, recurrent_highway_3_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "recurrent_highway_3", "a1c50db95db0", /* abi, name, digest */
+        4, recurrent_highway_3_dims, /* dims, dim */
+        5, recurrent_highway_3_signatures, /* functions, function */
+        2, recurrent_highway_3_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

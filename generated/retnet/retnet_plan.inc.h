@@ -417,6 +417,7 @@ CELLGEN_WORKSPACE_BY_WORDS(retnet_backward, retnet_signatures + 1, n[0], n[1], n
 CELLGEN_PLAIN_BY_WORDS(retnet_weight_gradients, retnet_signatures + 2, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(retnet_sequence_forward, retnet_signatures + 3, n[0], n[1], n[2], n[3], n[4], n[5])
 CELLGEN_TEAM_BY_WORDS(retnet_sequence_backward, retnet_signatures + 4, n[0], n[1], n[2], n[3], n[4], n[5])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(retnet_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(retnet_forward),
     CELLGEN_WORKSPACE_ENTRY(retnet_backward),
@@ -440,7 +441,7 @@ static const cellgen_axis retnet_axes[] = {
 static const char *const retnet_dims[] = {
     "T", "B", "I", "N", "K", "D",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value retnet_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {retnet_axes + 0, retnet_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {retnet_axes + 0, retnet_axes + 2, retnet_axes + 3, retnet_axes + 4}},
@@ -451,7 +452,9 @@ static const cellgen_value retnet_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {retnet_axes + 0, retnet_axes + 2, retnet_axes + 4}},
     {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {retnet_axes + 0, retnet_axes + 2, retnet_axes + 3, retnet_axes + 4}},
 };
+/* by number: B, I, N, K, D */
 static const int64_t retnet_forward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value retnet_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {retnet_axes + 0, retnet_axes + 1}},
     {"w_q", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 3}},
@@ -467,7 +470,9 @@ static const cellgen_value retnet_backward_values[] = {
     {"d_v", "v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {retnet_axes + 0, retnet_axes + 2, retnet_axes + 4}},
     {"d_x_w_k", "x_w_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {retnet_axes + 0, retnet_axes + 2, retnet_axes + 3}},
 };
+/* by number: B, I, N, K, D */
 static const int64_t retnet_backward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value retnet_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {retnet_axes + 0, retnet_axes + 1}},
     {"d_v", "v", CELLGEN_ROLE_GRADIENT, 0, 0.0, 3, {retnet_axes + 0, retnet_axes + 2, retnet_axes + 4}},
@@ -477,7 +482,9 @@ static const cellgen_value retnet_weight_gradients_values[] = {
     {"d_w_k", "w_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 3}},
     {"d_w_v", "w_v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 4}},
 };
+/* by number: B, I, N, K, D */
 static const int64_t retnet_weight_gradients_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value retnet_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {retnet_axes + 0, retnet_axes + 2, retnet_axes + 3, retnet_axes + 4}},
@@ -492,7 +499,9 @@ static const cellgen_value retnet_sequence_forward_values[] = {
     {"k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 2, retnet_axes + 3}},
     {"v", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 2, retnet_axes + 4}},
 };
+/* by number: T, B, I, N, K, D */
 static const int64_t retnet_sequence_forward_dims[] = {0, 1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value retnet_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {retnet_axes + 6, retnet_axes + 0, retnet_axes + 1}},
     {"w_q", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT | CELLGEN_VALUE_OPERAND, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 3}},
@@ -512,6 +521,7 @@ static const cellgen_value retnet_sequence_backward_values[] = {
     {"d_w_k", "w_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 3}},
     {"d_w_v", "w_v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {retnet_axes + 1, retnet_axes + 2, retnet_axes + 4}},
 };
+/* by number: T, B, I, N, K, D */
 static const int64_t retnet_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature retnet_signatures[] = {
@@ -529,10 +539,12 @@ static const cellgen_precision retnet_precisions[] = {
 const cellgen_cell *retnet_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "retnet", "54c766a61e59",
-        6, retnet_dims, 5, retnet_signatures,
-        2, retnet_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "retnet", "54c766a61e59", /* abi, name, digest */
+        6, retnet_dims, /* dims, dim */
+        5, retnet_signatures, /* functions, function */
+        2, retnet_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

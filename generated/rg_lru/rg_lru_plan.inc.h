@@ -378,6 +378,7 @@ CELLGEN_WORKSPACE_BY_WORDS(rg_lru_backward, rg_lru_signatures + 1, n[0], n[1])
 CELLGEN_WORKSPACE_BY_WORDS(rg_lru_weight_gradients, rg_lru_signatures + 2, n[0], n[1])
 CELLGEN_TEAM_BY_WORDS(rg_lru_sequence_forward, rg_lru_signatures + 3, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(rg_lru_sequence_backward, rg_lru_signatures + 4, n[0], n[1], n[2])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(rg_lru_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(rg_lru_forward),
     CELLGEN_WORKSPACE_ENTRY(rg_lru_backward),
@@ -399,7 +400,7 @@ static const cellgen_axis rg_lru_axes[] = {
 static const char *const rg_lru_dims[] = {
     "T", "B", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rg_lru_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
@@ -410,7 +411,9 @@ static const cellgen_value rg_lru_forward_values[] = {
     {"lam", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
 };
+/* by number: B, H */
 static const int64_t rg_lru_forward_dims[] = {1, 2};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rg_lru_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
@@ -426,7 +429,9 @@ static const cellgen_value rg_lru_backward_values[] = {
     {"d_r_pre", "r_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
     {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
 };
+/* by number: B, H */
 static const int64_t rg_lru_backward_dims[] = {1, 2};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rg_lru_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
     {"w_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {rg_lru_axes + 1, rg_lru_axes + 1}},
@@ -441,7 +446,9 @@ static const cellgen_value rg_lru_weight_gradients_values[] = {
     {"d_b_x", "b_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
     {"d_lam", "lam", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
 };
+/* by number: B, H */
 static const int64_t rg_lru_weight_gradients_dims[] = {1, 2};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rg_lru_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {rg_lru_axes + 2, rg_lru_axes + 0, rg_lru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
@@ -455,7 +462,9 @@ static const cellgen_value rg_lru_sequence_forward_values[] = {
     {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {rg_lru_axes + 2, rg_lru_axes + 0, rg_lru_axes + 1}},
     {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {rg_lru_axes + 2, rg_lru_axes + 0, rg_lru_axes + 1}},
 };
+/* by number: T, B, H */
 static const int64_t rg_lru_sequence_forward_dims[] = {0, 1, 2};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rg_lru_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {rg_lru_axes + 2, rg_lru_axes + 0, rg_lru_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
@@ -475,6 +484,7 @@ static const cellgen_value rg_lru_sequence_backward_values[] = {
     {"d_b_x", "b_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
     {"d_lam", "lam", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
 };
+/* by number: T, B, H */
 static const int64_t rg_lru_sequence_backward_dims[] = {0, 1, 2};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature rg_lru_signatures[] = {
@@ -492,10 +502,12 @@ static const cellgen_precision rg_lru_precisions[] = {
 const cellgen_cell *rg_lru_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "rg_lru", "dfa4833dbc4e",
-        3, rg_lru_dims, 5, rg_lru_signatures,
-        2, rg_lru_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "rg_lru", "dfa4833dbc4e", /* abi, name, digest */
+        3, rg_lru_dims, /* dims, dim */
+        5, rg_lru_signatures, /* functions, function */
+        2, rg_lru_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -682,6 +682,7 @@ CELLGEN_WORKSPACE_BY_WORDS(rwkv4_backward, rwkv4_signatures + 1, n[0], n[1])
 CELLGEN_WORKSPACE_BY_WORDS(rwkv4_weight_gradients, rwkv4_signatures + 2, n[0], n[1])
 CELLGEN_TEAM_BY_WORDS(rwkv4_sequence_forward, rwkv4_signatures + 3, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(rwkv4_sequence_backward, rwkv4_signatures + 4, n[0], n[1], n[2])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(rwkv4_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(rwkv4_forward),
     CELLGEN_WORKSPACE_ENTRY(rwkv4_backward),
@@ -703,7 +704,7 @@ static const cellgen_axis rwkv4_axes[] = {
 static const char *const rwkv4_dims[] = {
     "T", "B", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rwkv4_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
     {"x_shift_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
@@ -725,7 +726,9 @@ static const cellgen_value rwkv4_forward_values[] = {
     {"b", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
     {"p", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
 };
+/* by number: B, H */
 static const int64_t rwkv4_forward_dims[] = {1, 2};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rwkv4_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
     {"x_shift_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
@@ -761,7 +764,9 @@ static const cellgen_value rwkv4_backward_values[] = {
     {"d_fading", "fading", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
     {"d_e_new_pre", "e_new_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
 };
+/* by number: B, H */
 static const int64_t rwkv4_backward_dims[] = {1, 2};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rwkv4_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
     {"x_shift_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
@@ -796,7 +801,9 @@ static const cellgen_value rwkv4_weight_gradients_values[] = {
     {"d_decay", "decay", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
 };
+/* by number: B, H */
 static const int64_t rwkv4_weight_gradients_dims[] = {1, 2};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rwkv4_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {rwkv4_axes + 2, rwkv4_axes + 0, rwkv4_axes + 1}},
     {"x_shift_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
@@ -825,7 +832,9 @@ static const cellgen_value rwkv4_sequence_forward_values[] = {
     {"v", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {rwkv4_axes + 2, rwkv4_axes + 0, rwkv4_axes + 1}},
     {"sigmoid_r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {rwkv4_axes + 2, rwkv4_axes + 0, rwkv4_axes + 1}},
 };
+/* by number: T, B, H */
 static const int64_t rwkv4_sequence_forward_dims[] = {0, 1, 2};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rwkv4_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {rwkv4_axes + 2, rwkv4_axes + 0, rwkv4_axes + 1}},
     {"x_shift_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
@@ -872,6 +881,7 @@ static const cellgen_value rwkv4_sequence_backward_values[] = {
     {"d_decay", "decay", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
 };
+/* by number: T, B, H */
 static const int64_t rwkv4_sequence_backward_dims[] = {0, 1, 2};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature rwkv4_signatures[] = {
@@ -889,10 +899,12 @@ static const cellgen_precision rwkv4_precisions[] = {
 const cellgen_cell *rwkv4_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "rwkv4", "0ce4d9b77f95",
-        3, rwkv4_dims, 5, rwkv4_signatures,
-        2, rwkv4_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "rwkv4", "0ce4d9b77f95", /* abi, name, digest */
+        3, rwkv4_dims, /* dims, dim */
+        5, rwkv4_signatures, /* functions, function */
+        2, rwkv4_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -861,6 +861,7 @@ CELLGEN_WORKSPACE_BY_WORDS(rwkv6_backward, rwkv6_signatures + 1, n[0], n[1], n[2
 CELLGEN_WORKSPACE_BY_WORDS(rwkv6_weight_gradients, rwkv6_signatures + 2, n[0], n[1], n[2], n[3], n[4], n[5])
 CELLGEN_TEAM_BY_WORDS(rwkv6_sequence_forward, rwkv6_signatures + 3, n[0], n[1], n[2], n[3], n[4], n[5], n[6])
 CELLGEN_TEAM_BY_WORDS(rwkv6_sequence_backward, rwkv6_signatures + 4, n[0], n[1], n[2], n[3], n[4], n[5], n[6])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(rwkv6_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(rwkv6_forward),
     CELLGEN_WORKSPACE_ENTRY(rwkv6_backward),
@@ -884,7 +885,7 @@ static const cellgen_axis rwkv6_axes[] = {
 static const char *const rwkv6_dims[] = {
     "T", "B", "H", "N", "K", "D", "R",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rwkv6_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {rwkv6_axes + 0, rwkv6_axes + 1}},
     {"x_shift_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rwkv6_axes + 0, rwkv6_axes + 1}},
@@ -904,7 +905,9 @@ static const cellgen_value rwkv6_forward_values[] = {
     {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 3, rwkv6_axes + 4}},
     {"x_shift", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {rwkv6_axes + 0, rwkv6_axes + 1}},
 };
+/* by number: B, H, N, K, D, R */
 static const int64_t rwkv6_forward_dims[] = {1, 2, 3, 4, 5, 6};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rwkv6_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {rwkv6_axes + 0, rwkv6_axes + 1}},
     {"x_shift_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rwkv6_axes + 0, rwkv6_axes + 1}},
@@ -937,7 +940,9 @@ static const cellgen_value rwkv6_backward_values[] = {
     {"d_exp_pre", "exp_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 3}},
     {"d_sum_s_prev_kv_reshaped_u_reshaped_r", "sum_s_prev_kv_reshaped_u_reshaped_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 4, {rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 6, rwkv6_axes + 4}},
 };
+/* by number: B, H, N, K, D, R */
 static const int64_t rwkv6_backward_dims[] = {1, 2, 3, 4, 5, 6};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rwkv6_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {rwkv6_axes + 0, rwkv6_axes + 1}},
     {"x_shift_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rwkv6_axes + 0, rwkv6_axes + 1}},
@@ -971,7 +976,9 @@ static const cellgen_value rwkv6_weight_gradients_values[] = {
     {"d_w_b", "w_b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {rwkv6_axes + 5, rwkv6_axes + 2, rwkv6_axes + 3}},
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv6_axes + 2, rwkv6_axes + 3}},
 };
+/* by number: B, H, N, K, D, R */
 static const int64_t rwkv6_weight_gradients_dims[] = {1, 2, 3, 4, 5, 6};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rwkv6_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 1}},
     {"x_shift_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rwkv6_axes + 0, rwkv6_axes + 1}},
@@ -998,7 +1005,9 @@ static const cellgen_value rwkv6_sequence_forward_values[] = {
     {"low", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 5}},
     {"exp_exp_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 2, rwkv6_axes + 3}},
 };
+/* by number: T, B, H, N, K, D, R */
 static const int64_t rwkv6_sequence_forward_dims[] = {0, 1, 2, 3, 4, 5, 6};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rwkv6_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {rwkv6_axes + 7, rwkv6_axes + 0, rwkv6_axes + 1}},
     {"x_shift_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rwkv6_axes + 0, rwkv6_axes + 1}},
@@ -1040,6 +1049,7 @@ static const cellgen_value rwkv6_sequence_backward_values[] = {
     {"d_w_b", "w_b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {rwkv6_axes + 5, rwkv6_axes + 2, rwkv6_axes + 3}},
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv6_axes + 2, rwkv6_axes + 3}},
 };
+/* by number: T, B, H, N, K, D, R */
 static const int64_t rwkv6_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5, 6};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature rwkv6_signatures[] = {
@@ -1057,10 +1067,12 @@ static const cellgen_precision rwkv6_precisions[] = {
 const cellgen_cell *rwkv6_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "rwkv6", "e2b2305d4bec",
-        7, rwkv6_dims, 5, rwkv6_signatures,
-        2, rwkv6_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "rwkv6", "e2b2305d4bec", /* abi, name, digest */
+        7, rwkv6_dims, /* dims, dim */
+        5, rwkv6_signatures, /* functions, function */
+        2, rwkv6_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -1095,6 +1095,7 @@ CELLGEN_WORKSPACE_BY_WORDS(rwkv7_backward, rwkv7_signatures + 1, n[0], n[1], n[2
 CELLGEN_WORKSPACE_BY_WORDS(rwkv7_weight_gradients, rwkv7_signatures + 2, n[0], n[1], n[2], n[3], n[4], n[5])
 CELLGEN_TEAM_BY_WORDS(rwkv7_sequence_forward, rwkv7_signatures + 3, n[0], n[1], n[2], n[3], n[4], n[5], n[6])
 CELLGEN_TEAM_BY_WORDS(rwkv7_sequence_backward, rwkv7_signatures + 4, n[0], n[1], n[2], n[3], n[4], n[5], n[6])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(rwkv7_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(rwkv7_forward),
     CELLGEN_WORKSPACE_ENTRY(rwkv7_backward),
@@ -1118,7 +1119,7 @@ static const cellgen_axis rwkv7_axes[] = {
 static const char *const rwkv7_dims[] = {
     "T", "B", "H", "N", "D", "K", "R",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rwkv7_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {rwkv7_axes + 0, rwkv7_axes + 1}},
     {"x_shift_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rwkv7_axes + 0, rwkv7_axes + 1}},
@@ -1143,7 +1144,9 @@ static const cellgen_value rwkv7_forward_values[] = {
     {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {rwkv7_axes + 0, rwkv7_axes + 2, rwkv7_axes + 3, rwkv7_axes + 4}},
     {"x_shift", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {rwkv7_axes + 0, rwkv7_axes + 1}},
 };
+/* by number: B, H, N, D, K, R */
 static const int64_t rwkv7_forward_dims[] = {1, 2, 3, 4, 5, 6};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rwkv7_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {rwkv7_axes + 0, rwkv7_axes + 1}},
     {"x_shift_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rwkv7_axes + 0, rwkv7_axes + 1}},
@@ -1187,7 +1190,9 @@ static const cellgen_value rwkv7_backward_values[] = {
     {"d_a_pre", "a_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {rwkv7_axes + 0, rwkv7_axes + 2, rwkv7_axes + 4}},
     {"d_sum_xi_k", "sum_xi_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {rwkv7_axes + 0, rwkv7_axes + 2, rwkv7_axes + 6}},
 };
+/* by number: B, H, N, D, K, R */
 static const int64_t rwkv7_backward_dims[] = {1, 2, 3, 4, 5, 6};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rwkv7_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {rwkv7_axes + 0, rwkv7_axes + 1}},
     {"x_shift_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rwkv7_axes + 0, rwkv7_axes + 1}},
@@ -1234,7 +1239,9 @@ static const cellgen_value rwkv7_weight_gradients_values[] = {
     {"d_xi", "xi", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv7_axes + 2, rwkv7_axes + 4}},
     {"d_alpha", "alpha", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv7_axes + 2, rwkv7_axes + 4}},
 };
+/* by number: B, H, N, D, K, R */
 static const int64_t rwkv7_weight_gradients_dims[] = {1, 2, 3, 4, 5, 6};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rwkv7_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {rwkv7_axes + 7, rwkv7_axes + 0, rwkv7_axes + 1}},
     {"x_shift_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rwkv7_axes + 0, rwkv7_axes + 1}},
@@ -1270,7 +1277,9 @@ static const cellgen_value rwkv7_sequence_forward_values[] = {
     {"sum_xi_k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {rwkv7_axes + 7, rwkv7_axes + 0, rwkv7_axes + 2, rwkv7_axes + 6}},
     {"sum_s_prev_reshaped_removed", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 5, {rwkv7_axes + 7, rwkv7_axes + 0, rwkv7_axes + 2, rwkv7_axes + 3, rwkv7_axes + 6}},
 };
+/* by number: T, B, H, N, D, K, R */
 static const int64_t rwkv7_sequence_forward_dims[] = {0, 1, 2, 3, 4, 5, 6};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value rwkv7_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {rwkv7_axes + 7, rwkv7_axes + 0, rwkv7_axes + 1}},
     {"x_shift_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {rwkv7_axes + 0, rwkv7_axes + 1}},
@@ -1325,6 +1334,7 @@ static const cellgen_value rwkv7_sequence_backward_values[] = {
     {"d_xi", "xi", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv7_axes + 2, rwkv7_axes + 4}},
     {"d_alpha", "alpha", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv7_axes + 2, rwkv7_axes + 4}},
 };
+/* by number: T, B, H, N, D, K, R */
 static const int64_t rwkv7_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5, 6};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature rwkv7_signatures[] = {
@@ -1342,10 +1352,12 @@ static const cellgen_precision rwkv7_precisions[] = {
 const cellgen_cell *rwkv7_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "rwkv7", "7647d7485267",
-        7, rwkv7_dims, 5, rwkv7_signatures,
-        2, rwkv7_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "rwkv7", "7647d7485267", /* abi, name, digest */
+        7, rwkv7_dims, /* dims, dim */
+        5, rwkv7_signatures, /* functions, function */
+        2, rwkv7_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

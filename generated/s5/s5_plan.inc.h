@@ -598,6 +598,7 @@ CELLGEN_WORKSPACE_BY_WORDS(s5_backward, s5_signatures + 1, n[0], n[1], n[2])
 CELLGEN_WORKSPACE_BY_WORDS(s5_weight_gradients, s5_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(s5_sequence_forward, s5_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(s5_sequence_backward, s5_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(s5_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(s5_forward),
     CELLGEN_WORKSPACE_ENTRY(s5_backward),
@@ -619,7 +620,7 @@ static const cellgen_axis s5_axes[] = {
 static const char *const s5_dims[] = {
     "T", "B", "I", "P",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value s5_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {s5_axes + 0, s5_axes + 1}},
     {"s_re_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {s5_axes + 0, s5_axes + 2}},
@@ -636,7 +637,9 @@ static const cellgen_value s5_forward_values[] = {
     {"s_re", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {s5_axes + 0, s5_axes + 2}},
     {"s_im", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {s5_axes + 0, s5_axes + 2}},
 };
+/* by number: B, I, P */
 static const int64_t s5_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value s5_backward_values[] = {
     {"l_re", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {s5_axes + 2}},
     {"l_im", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {s5_axes + 2}},
@@ -659,7 +662,9 @@ static const cellgen_value s5_backward_values[] = {
     {"d_s_re_c_re", "s_re_c_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {s5_axes + 0, s5_axes + 1}},
     {"d_s_im_c_im", "s_im_c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {s5_axes + 0, s5_axes + 1}},
 };
+/* by number: B, I, P */
 static const int64_t s5_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value s5_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {s5_axes + 0, s5_axes + 1}},
     {"s_re_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {s5_axes + 0, s5_axes + 2}},
@@ -687,7 +692,9 @@ static const cellgen_value s5_weight_gradients_values[] = {
     {"d_c_im", "c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {s5_axes + 2, s5_axes + 1}},
     {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {s5_axes + 1}},
 };
+/* by number: B, I, P */
 static const int64_t s5_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value s5_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {s5_axes + 3, s5_axes + 0, s5_axes + 1}},
     {"s_re_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {s5_axes + 0, s5_axes + 2}},
@@ -708,7 +715,9 @@ static const cellgen_value s5_sequence_forward_values[] = {
     {"u_re", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {s5_axes + 3, s5_axes + 0, s5_axes + 2}},
     {"u_im", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {s5_axes + 3, s5_axes + 0, s5_axes + 2}},
 };
+/* by number: T, B, I, P */
 static const int64_t s5_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value s5_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {s5_axes + 3, s5_axes + 0, s5_axes + 1}},
     {"s_re_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {s5_axes + 0, s5_axes + 2}},
@@ -742,6 +751,7 @@ static const cellgen_value s5_sequence_backward_values[] = {
     {"d_c_im", "c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {s5_axes + 2, s5_axes + 1}},
     {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {s5_axes + 1}},
 };
+/* by number: T, B, I, P */
 static const int64_t s5_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature s5_signatures[] = {
@@ -759,10 +769,12 @@ static const cellgen_precision s5_precisions[] = {
 const cellgen_cell *s5_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "s5", "6e359aed4fdf",
-        4, s5_dims, 5, s5_signatures,
-        2, s5_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "s5", "6e359aed4fdf", /* abi, name, digest */
+        4, s5_dims, /* dims, dim */
+        5, s5_signatures, /* functions, function */
+        2, s5_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -593,6 +593,7 @@ CELLGEN_WORKSPACE_BY_WORDS(slstm_backward, slstm_signatures + 1, n[0], n[1], n[2
 CELLGEN_PLAIN_BY_WORDS(slstm_weight_gradients, slstm_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(slstm_sequence_forward, slstm_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(slstm_sequence_backward, slstm_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(slstm_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(slstm_forward),
     CELLGEN_WORKSPACE_ENTRY(slstm_backward),
@@ -614,7 +615,7 @@ static const cellgen_axis slstm_axes[] = {
 static const char *const slstm_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value slstm_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {slstm_axes + 0, slstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
@@ -638,7 +639,9 @@ static const cellgen_value slstm_forward_values[] = {
     {"n", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
     {"m", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t slstm_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value slstm_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {slstm_axes + 0, slstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
@@ -673,7 +676,9 @@ static const cellgen_value slstm_backward_values[] = {
     {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
     {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t slstm_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value slstm_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {slstm_axes + 0, slstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
@@ -694,7 +699,9 @@ static const cellgen_value slstm_weight_gradients_values[] = {
     {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_axes + 2, slstm_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t slstm_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value slstm_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {slstm_axes + 3, slstm_axes + 0, slstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
@@ -726,7 +733,9 @@ static const cellgen_value slstm_sequence_forward_values[] = {
     {"f_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_axes + 3, slstm_axes + 0, slstm_axes + 2}},
     {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {slstm_axes + 3, slstm_axes + 0, slstm_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t slstm_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value slstm_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {slstm_axes + 3, slstm_axes + 0, slstm_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
@@ -775,6 +784,7 @@ static const cellgen_value slstm_sequence_backward_values[] = {
     {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_axes + 2, slstm_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t slstm_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature slstm_signatures[] = {
@@ -792,10 +802,12 @@ static const cellgen_precision slstm_precisions[] = {
 const cellgen_cell *slstm_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "slstm", "324be7fb735a",
-        4, slstm_dims, 5, slstm_signatures,
-        2, slstm_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "slstm", "324be7fb735a", /* abi, name, digest */
+        4, slstm_dims, /* dims, dim */
+        5, slstm_signatures, /* functions, function */
+        2, slstm_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

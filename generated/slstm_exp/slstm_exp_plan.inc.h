@@ -586,6 +586,7 @@ CELLGEN_WORKSPACE_BY_WORDS(slstm_exp_backward, slstm_exp_signatures + 1, n[0], n
 CELLGEN_PLAIN_BY_WORDS(slstm_exp_weight_gradients, slstm_exp_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(slstm_exp_sequence_forward, slstm_exp_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(slstm_exp_sequence_backward, slstm_exp_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(slstm_exp_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(slstm_exp_forward),
     CELLGEN_WORKSPACE_ENTRY(slstm_exp_backward),
@@ -608,7 +609,7 @@ static const cellgen_axis slstm_exp_axes[] = {
 static const char *const slstm_exp_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value slstm_exp_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
@@ -632,7 +633,9 @@ static const cellgen_value slstm_exp_forward_values[] = {
     {"n", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
     {"m", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t slstm_exp_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value slstm_exp_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
@@ -666,7 +669,9 @@ static const cellgen_value slstm_exp_backward_values[] = {
     {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
     {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t slstm_exp_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value slstm_exp_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
@@ -687,7 +692,9 @@ static const cellgen_value slstm_exp_weight_gradients_values[] = {
     {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t slstm_exp_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value slstm_exp_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
@@ -719,7 +726,9 @@ static const cellgen_value slstm_exp_sequence_forward_values[] = {
     {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
     {"log_f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t slstm_exp_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value slstm_exp_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
@@ -766,6 +775,7 @@ static const cellgen_value slstm_exp_sequence_backward_values[] = {
     {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t slstm_exp_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature slstm_exp_signatures[] = {
@@ -783,10 +793,12 @@ static const cellgen_precision slstm_exp_precisions[] = {
 const cellgen_cell *slstm_exp_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "slstm_exp", "d39dccdb9448",
-        4, slstm_exp_dims, 5, slstm_exp_signatures,
-        2, slstm_exp_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "slstm_exp", "d39dccdb9448", /* abi, name, digest */
+        4, slstm_exp_dims, /* dims, dim */
+        5, slstm_exp_signatures, /* functions, function */
+        2, slstm_exp_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -618,6 +618,7 @@ CELLGEN_WORKSPACE_BY_WORDS(slstm_heads_backward, slstm_heads_signatures + 1, n[0
 CELLGEN_PLAIN_BY_WORDS(slstm_heads_weight_gradients, slstm_heads_signatures + 2, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(slstm_heads_sequence_forward, slstm_heads_signatures + 3, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(slstm_heads_sequence_backward, slstm_heads_signatures + 4, n[0], n[1], n[2], n[3], n[4])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(slstm_heads_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(slstm_heads_forward),
     CELLGEN_WORKSPACE_ENTRY(slstm_heads_backward),
@@ -640,7 +641,7 @@ static const cellgen_axis slstm_heads_axes[] = {
 static const char *const slstm_heads_dims[] = {
     "T", "B", "I", "K", "D",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value slstm_heads_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {slstm_heads_axes + 0, slstm_heads_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
@@ -664,7 +665,9 @@ static const cellgen_value slstm_heads_forward_values[] = {
     {"n", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
     {"m", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
 };
+/* by number: B, I, K, D */
 static const int64_t slstm_heads_forward_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value slstm_heads_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {slstm_heads_axes + 0, slstm_heads_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
@@ -699,7 +702,9 @@ static const cellgen_value slstm_heads_backward_values[] = {
     {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
     {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
 };
+/* by number: B, I, K, D */
 static const int64_t slstm_heads_backward_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value slstm_heads_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {slstm_heads_axes + 0, slstm_heads_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
@@ -720,7 +725,9 @@ static const cellgen_value slstm_heads_weight_gradients_values[] = {
     {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_heads_axes + 2, slstm_heads_axes + 3, slstm_heads_axes + 3}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_heads_axes + 2, slstm_heads_axes + 3}},
 };
+/* by number: B, I, K, D */
 static const int64_t slstm_heads_weight_gradients_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value slstm_heads_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {slstm_heads_axes + 4, slstm_heads_axes + 0, slstm_heads_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
@@ -752,7 +759,9 @@ static const cellgen_value slstm_heads_sequence_forward_values[] = {
     {"f_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {slstm_heads_axes + 4, slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
     {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 4, {slstm_heads_axes + 4, slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
 };
+/* by number: T, B, I, K, D */
 static const int64_t slstm_heads_sequence_forward_dims[] = {0, 1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value slstm_heads_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {slstm_heads_axes + 4, slstm_heads_axes + 0, slstm_heads_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
@@ -801,6 +810,7 @@ static const cellgen_value slstm_heads_sequence_backward_values[] = {
     {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_heads_axes + 2, slstm_heads_axes + 3, slstm_heads_axes + 3}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_heads_axes + 2, slstm_heads_axes + 3}},
 };
+/* by number: T, B, I, K, D */
 static const int64_t slstm_heads_sequence_backward_dims[] = {0, 1, 2, 3, 4};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature slstm_heads_signatures[] = {
@@ -818,10 +828,12 @@ static const cellgen_precision slstm_heads_precisions[] = {
 const cellgen_cell *slstm_heads_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "slstm_heads", "c2f43b990b8d",
-        5, slstm_heads_dims, 5, slstm_heads_signatures,
-        2, slstm_heads_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "slstm_heads", "c2f43b990b8d", /* abi, name, digest */
+        5, slstm_heads_dims, /* dims, dim */
+        5, slstm_heads_signatures, /* functions, function */
+        2, slstm_heads_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

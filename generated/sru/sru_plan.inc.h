@@ -413,6 +413,7 @@ CELLGEN_WORKSPACE_BY_WORDS(sru_backward, sru_signatures + 1, n[0], n[1])
 CELLGEN_PLAIN_BY_WORDS(sru_weight_gradients, sru_signatures + 2, n[0], n[1])
 CELLGEN_TEAM_BY_WORDS(sru_sequence_forward, sru_signatures + 3, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(sru_sequence_backward, sru_signatures + 4, n[0], n[1], n[2])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(sru_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(sru_forward),
     CELLGEN_WORKSPACE_ENTRY(sru_backward),
@@ -434,7 +435,7 @@ static const cellgen_axis sru_axes[] = {
 static const char *const sru_dims[] = {
     "T", "B", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value sru_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
@@ -449,7 +450,9 @@ static const cellgen_value sru_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
 };
+/* by number: B, H */
 static const int64_t sru_forward_dims[] = {1, 2};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value sru_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
@@ -470,7 +473,9 @@ static const cellgen_value sru_backward_values[] = {
     {"d_r_pre", "r_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
     {"d_x_w", "x_w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
 };
+/* by number: B, H */
 static const int64_t sru_backward_dims[] = {1, 2};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value sru_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
@@ -485,7 +490,9 @@ static const cellgen_value sru_weight_gradients_values[] = {
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
     {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
 };
+/* by number: B, H */
 static const int64_t sru_weight_gradients_dims[] = {1, 2};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value sru_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
@@ -504,7 +511,9 @@ static const cellgen_value sru_sequence_forward_values[] = {
     {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
     {"x_w", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
 };
+/* by number: T, B, H */
 static const int64_t sru_sequence_forward_dims[] = {0, 1, 2};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value sru_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
@@ -531,6 +540,7 @@ static const cellgen_value sru_sequence_backward_values[] = {
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
     {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
 };
+/* by number: T, B, H */
 static const int64_t sru_sequence_backward_dims[] = {0, 1, 2};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature sru_signatures[] = {
@@ -548,10 +558,12 @@ static const cellgen_precision sru_precisions[] = {
 const cellgen_cell *sru_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "sru", "5d52c786c474",
-        3, sru_dims, 5, sru_signatures,
-        2, sru_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "sru", "5d52c786c474", /* abi, name, digest */
+        3, sru_dims, /* dims, dim */
+        5, sru_signatures, /* functions, function */
+        2, sru_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

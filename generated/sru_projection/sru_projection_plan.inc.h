@@ -426,6 +426,7 @@ CELLGEN_WORKSPACE_BY_WORDS(sru_projection_backward, sru_projection_signatures + 
 CELLGEN_PLAIN_BY_WORDS(sru_projection_weight_gradients, sru_projection_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(sru_projection_sequence_forward, sru_projection_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(sru_projection_sequence_backward, sru_projection_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(sru_projection_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(sru_projection_forward),
     CELLGEN_WORKSPACE_ENTRY(sru_projection_backward),
@@ -448,7 +449,7 @@ static const cellgen_axis sru_projection_axes[] = {
 static const char *const sru_projection_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value sru_projection_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
@@ -463,7 +464,9 @@ static const cellgen_value sru_projection_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t sru_projection_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value sru_projection_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
@@ -485,7 +488,9 @@ static const cellgen_value sru_projection_backward_values[] = {
     {"d_x_w", "x_w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
     {"d_x_w_s", "x_w_s", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t sru_projection_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value sru_projection_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
@@ -502,7 +507,9 @@ static const cellgen_value sru_projection_weight_gradients_values[] = {
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
     {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t sru_projection_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value sru_projection_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
@@ -522,7 +529,9 @@ static const cellgen_value sru_projection_sequence_forward_values[] = {
     {"x_w", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
     {"x_w_s", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t sru_projection_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value sru_projection_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 1}},
     {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
@@ -551,6 +560,7 @@ static const cellgen_value sru_projection_sequence_backward_values[] = {
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
     {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t sru_projection_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature sru_projection_signatures[] = {
@@ -568,10 +578,12 @@ static const cellgen_precision sru_projection_precisions[] = {
 const cellgen_cell *sru_projection_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "sru_projection", "071a1b6aef5c",
-        4, sru_projection_dims, 5, sru_projection_signatures,
-        2, sru_projection_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "sru_projection", "071a1b6aef5c", /* abi, name, digest */
+        4, sru_projection_dims, /* dims, dim */
+        5, sru_projection_signatures, /* functions, function */
+        2, sru_projection_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

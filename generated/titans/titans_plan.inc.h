@@ -792,6 +792,7 @@ CELLGEN_WORKSPACE_BY_WORDS(titans_backward, titans_signatures + 1, n[0], n[1], n
 CELLGEN_PLAIN_BY_WORDS(titans_weight_gradients, titans_signatures + 2, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(titans_sequence_forward, titans_signatures + 3, n[0], n[1], n[2], n[3], n[4], n[5])
 CELLGEN_TEAM_BY_WORDS(titans_sequence_backward, titans_signatures + 4, n[0], n[1], n[2], n[3], n[4], n[5])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(titans_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(titans_forward),
     CELLGEN_WORKSPACE_ENTRY(titans_backward),
@@ -815,7 +816,7 @@ static const cellgen_axis titans_axes[] = {
 static const char *const titans_dims[] = {
     "T", "B", "I", "N", "D", "K",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value titans_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {titans_axes + 0, titans_axes + 1}},
     {"m_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {titans_axes + 0, titans_axes + 2, titans_axes + 3, titans_axes + 4}},
@@ -833,7 +834,9 @@ static const cellgen_value titans_forward_values[] = {
     {"m", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {titans_axes + 0, titans_axes + 2, titans_axes + 3, titans_axes + 4}},
     {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {titans_axes + 0, titans_axes + 2, titans_axes + 3, titans_axes + 4}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t titans_forward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value titans_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {titans_axes + 0, titans_axes + 1}},
     {"m_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {titans_axes + 0, titans_axes + 2, titans_axes + 3, titans_axes + 4}},
@@ -861,7 +864,9 @@ static const cellgen_value titans_backward_values[] = {
     {"d_alpha_pre", "alpha_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {titans_axes + 0, titans_axes + 2, titans_axes + 5}},
     {"d_eta_pre", "eta_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {titans_axes + 0, titans_axes + 2, titans_axes + 5}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t titans_backward_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value titans_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {titans_axes + 0, titans_axes + 1}},
     {"d_eta_pre", "eta_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 3, {titans_axes + 0, titans_axes + 2, titans_axes + 5}},
@@ -880,7 +885,9 @@ static const cellgen_value titans_weight_gradients_values[] = {
     {"d_b_e", "b_e", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {titans_axes + 2, titans_axes + 5}},
     {"d_b_t", "b_t", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {titans_axes + 2, titans_axes + 5}},
 };
+/* by number: B, I, N, D, K */
 static const int64_t titans_weight_gradients_dims[] = {1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value titans_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {titans_axes + 6, titans_axes + 0, titans_axes + 1}},
     {"m_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {titans_axes + 0, titans_axes + 2, titans_axes + 3, titans_axes + 4}},
@@ -909,7 +916,9 @@ static const cellgen_value titans_sequence_forward_values[] = {
     {"eta", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 4, {titans_axes + 6, titans_axes + 0, titans_axes + 2, titans_axes + 5}},
     {"sum_m_prev_reshaped_k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 5, {titans_axes + 6, titans_axes + 0, titans_axes + 2, titans_axes + 3, titans_axes + 5}},
 };
+/* by number: T, B, I, N, D, K */
 static const int64_t titans_sequence_forward_dims[] = {0, 1, 2, 3, 4, 5};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value titans_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {titans_axes + 6, titans_axes + 0, titans_axes + 1}},
     {"m_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {titans_axes + 0, titans_axes + 2, titans_axes + 3, titans_axes + 4}},
@@ -949,6 +958,7 @@ static const cellgen_value titans_sequence_backward_values[] = {
     {"d_b_e", "b_e", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {titans_axes + 2, titans_axes + 5}},
     {"d_b_t", "b_t", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {titans_axes + 2, titans_axes + 5}},
 };
+/* by number: T, B, I, N, D, K */
 static const int64_t titans_sequence_backward_dims[] = {0, 1, 2, 3, 4, 5};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature titans_signatures[] = {
@@ -966,10 +976,12 @@ static const cellgen_precision titans_precisions[] = {
 const cellgen_cell *titans_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "titans", "80cbbd1b746a",
-        6, titans_dims, 5, titans_signatures,
-        2, titans_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "titans", "80cbbd1b746a", /* abi, name, digest */
+        6, titans_dims, /* dims, dim */
+        5, titans_signatures, /* functions, function */
+        2, titans_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -735,6 +735,7 @@ CELLGEN_WORKSPACE_BY_WORDS(ttt_linear_backward, ttt_linear_signatures + 1, n[0],
 CELLGEN_WORKSPACE_BY_WORDS(ttt_linear_weight_gradients, ttt_linear_signatures + 2, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(ttt_linear_sequence_forward, ttt_linear_signatures + 3, n[0], n[1], n[2], n[3], n[4])
 CELLGEN_TEAM_BY_WORDS(ttt_linear_sequence_backward, ttt_linear_signatures + 4, n[0], n[1], n[2], n[3], n[4])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(ttt_linear_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(ttt_linear_forward),
     CELLGEN_WORKSPACE_ENTRY(ttt_linear_backward),
@@ -758,7 +759,7 @@ static const cellgen_axis ttt_linear_axes[] = {
 static const char *const ttt_linear_dims[] = {
     "T", "B", "I", "N", "D",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ttt_linear_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ttt_linear_axes + 0, ttt_linear_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {ttt_linear_axes + 0, ttt_linear_axes + 2, ttt_linear_axes + 3, ttt_linear_axes + 3}},
@@ -772,7 +773,9 @@ static const cellgen_value ttt_linear_forward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {ttt_linear_axes + 0, ttt_linear_axes + 2, ttt_linear_axes + 3}},
     {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 4, {ttt_linear_axes + 0, ttt_linear_axes + 2, ttt_linear_axes + 3, ttt_linear_axes + 3}},
 };
+/* by number: B, I, N, D */
 static const int64_t ttt_linear_forward_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ttt_linear_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ttt_linear_axes + 0, ttt_linear_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {ttt_linear_axes + 0, ttt_linear_axes + 2, ttt_linear_axes + 3, ttt_linear_axes + 3}},
@@ -794,7 +797,9 @@ static const cellgen_value ttt_linear_backward_values[] = {
     {"d_e", "e", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {ttt_linear_axes + 0, ttt_linear_axes + 2, ttt_linear_axes + 3}},
     {"d_eta_pre", "eta_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {ttt_linear_axes + 0, ttt_linear_axes + 2, ttt_linear_axes + 4}},
 };
+/* by number: B, I, N, D */
 static const int64_t ttt_linear_backward_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ttt_linear_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ttt_linear_axes + 0, ttt_linear_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {ttt_linear_axes + 0, ttt_linear_axes + 2, ttt_linear_axes + 3, ttt_linear_axes + 3}},
@@ -818,7 +823,9 @@ static const cellgen_value ttt_linear_weight_gradients_values[] = {
     {"d_gamma", "gamma", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ttt_linear_axes + 2, ttt_linear_axes + 3}},
     {"d_beta", "beta", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ttt_linear_axes + 2, ttt_linear_axes + 3}},
 };
+/* by number: B, I, N, D */
 static const int64_t ttt_linear_weight_gradients_dims[] = {1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ttt_linear_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ttt_linear_axes + 5, ttt_linear_axes + 0, ttt_linear_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {ttt_linear_axes + 0, ttt_linear_axes + 2, ttt_linear_axes + 3, ttt_linear_axes + 3}},
@@ -845,7 +852,9 @@ static const cellgen_value ttt_linear_sequence_forward_values[] = {
     {"centred", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {ttt_linear_axes + 5, ttt_linear_axes + 0, ttt_linear_axes + 2, ttt_linear_axes + 3}},
     {"sqrt_sqrt_pre_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 4, {ttt_linear_axes + 5, ttt_linear_axes + 0, ttt_linear_axes + 2, ttt_linear_axes + 4}},
 };
+/* by number: T, B, I, N, D */
 static const int64_t ttt_linear_sequence_forward_dims[] = {0, 1, 2, 3, 4};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ttt_linear_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ttt_linear_axes + 5, ttt_linear_axes + 0, ttt_linear_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 4, {ttt_linear_axes + 0, ttt_linear_axes + 2, ttt_linear_axes + 3, ttt_linear_axes + 3}},
@@ -881,6 +890,7 @@ static const cellgen_value ttt_linear_sequence_backward_values[] = {
     {"d_gamma", "gamma", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ttt_linear_axes + 2, ttt_linear_axes + 3}},
     {"d_beta", "beta", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ttt_linear_axes + 2, ttt_linear_axes + 3}},
 };
+/* by number: T, B, I, N, D */
 static const int64_t ttt_linear_sequence_backward_dims[] = {0, 1, 2, 3, 4};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature ttt_linear_signatures[] = {
@@ -898,10 +908,12 @@ static const cellgen_precision ttt_linear_precisions[] = {
 const cellgen_cell *ttt_linear_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "ttt_linear", "b365a5695f62",
-        5, ttt_linear_dims, 5, ttt_linear_signatures,
-        2, ttt_linear_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "ttt_linear", "b365a5695f62", /* abi, name, digest */
+        5, ttt_linear_dims, /* dims, dim */
+        5, ttt_linear_signatures, /* functions, function */
+        2, ttt_linear_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -426,6 +426,7 @@ CELLGEN_WORKSPACE_BY_WORDS(ugrnn_backward, ugrnn_signatures + 1, n[0], n[1], n[2
 CELLGEN_PLAIN_BY_WORDS(ugrnn_weight_gradients, ugrnn_signatures + 2, n[0], n[1], n[2])
 CELLGEN_TEAM_BY_WORDS(ugrnn_sequence_forward, ugrnn_signatures + 3, n[0], n[1], n[2], n[3])
 CELLGEN_TEAM_BY_WORDS(ugrnn_sequence_backward, ugrnn_signatures + 4, n[0], n[1], n[2], n[3])
+/* call, size, plan, packed_size, pack: of each function, by the macro of its kind */
 const cellgen_entry CELLGEN_NAME(ugrnn_entries)[] = {
     CELLGEN_WORKSPACE_ENTRY(ugrnn_forward),
     CELLGEN_WORKSPACE_ENTRY(ugrnn_backward),
@@ -447,7 +448,7 @@ static const cellgen_axis ugrnn_axes[] = {
 static const char *const ugrnn_dims[] = {
     "T", "B", "I", "H",
 };
-/* values: name, of, role, flags, value, axes, axis */
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ugrnn_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
@@ -459,7 +460,9 @@ static const cellgen_value ugrnn_forward_values[] = {
     {"b_g", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_CARRIED, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t ugrnn_forward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ugrnn_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
@@ -475,7 +478,9 @@ static const cellgen_value ugrnn_backward_values[] = {
     {"d_c_pre", "c_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
     {"d_g_pre", "g_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t ugrnn_backward_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ugrnn_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
@@ -488,7 +493,9 @@ static const cellgen_value ugrnn_weight_gradients_values[] = {
     {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
     {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
 };
+/* by number: B, I, H */
 static const int64_t ugrnn_weight_gradients_dims[] = {1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ugrnn_sequence_forward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
@@ -503,7 +510,9 @@ static const cellgen_value ugrnn_sequence_forward_values[] = {
     {"c", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
     {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_BOUNDED, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t ugrnn_sequence_forward_dims[] = {0, 1, 2, 3};
+/* name, of, role, flags, value, axes, axis */
 static const cellgen_value ugrnn_sequence_backward_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
@@ -525,6 +534,7 @@ static const cellgen_value ugrnn_sequence_backward_values[] = {
     {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
     {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
 };
+/* by number: T, B, I, H */
 static const int64_t ugrnn_sequence_backward_dims[] = {0, 1, 2, 3};
 /* name, text, dims, dim, arguments, members, member, has_workspace, has_team */
 const cellgen_signature ugrnn_signatures[] = {
@@ -542,10 +552,12 @@ static const cellgen_precision ugrnn_precisions[] = {
 const cellgen_cell *ugrnn_cellgen(void)
 {
     static const cellgen_cell cell = {
-        CELLGEN_ABI_VERSION, "ugrnn", "de44113cb734",
-        4, ugrnn_dims, 5, ugrnn_signatures,
-        2, ugrnn_precisions,
-        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy, &cellgen_driver_engine,
+        CELLGEN_ABI_VERSION, "ugrnn", "de44113cb734", /* abi, name, digest */
+        4, ugrnn_dims, /* dims, dim */
+        5, ugrnn_signatures, /* functions, function */
+        2, ugrnn_precisions, /* precisions, precision */
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+        &cellgen_driver_engine, /* engine */
     };
     return &cell;
 }

@@ -100,6 +100,21 @@ def test_every_shipped_cell_and_no_other_is_committed() -> None:
     assert set(api.shipped_names()) == {cell.definition.name for cell in SHIPPED}
 
 
+@pytest.mark.parametrize("name", api.shipped_names())
+def test_every_table_says_what_its_columns_are(name: str) -> None:
+    """In a comment above it, or beside each line of one row that takes several."""
+    folder = generated_folder() / name
+    tables = 0
+    for path in (folder / f"{name}.c", folder / f"{name}_plan.inc.h"):
+        lines = path.read_text().splitlines()
+        for place, line in enumerate(lines):
+            if re.match(r" *(static )?const [\w *()]+(\[\])? = \{", line):
+                tables += 1
+                has_columns = lines[place - 1].startswith("/* ")
+                assert has_columns or "/* " in lines[place + 1], f"{path.name}: {line}"
+    assert tables > 10
+
+
 @pytest.mark.parametrize("name", ["gru", "lstm"])
 def test_what_a_person_reads_of_a_cell_is_no_longer_than_600_lines(name: str) -> None:
     """Its C; what is a table stands in a file of its own."""

@@ -30,6 +30,7 @@ class SignatureContext:
     stem: str
     values: list[str]
     dims: str
+    dim_names: str
     signature: str
     by_words: str
     entry: str
@@ -60,10 +61,12 @@ def descriptor(interface: Interface) -> DescriptorContext:
     functions = [_signature(interface, shapes, i) for i in range(len(interface.functions))]
     teams = ("team_of", "team_create", "team_destroy")
     cell = [
-        f"CELLGEN_ABI_VERSION, {c_text(name)}, {c_text(interface.digest)},",
-        f"{len(interface.dims)}, {name}_dims, {len(functions)}, {name}_signatures,",
-        f"{len(PRECISIONS)}, {name}_precisions,",
-        ", ".join(f"cellgen_driver_{team}" for team in teams) + ", &cellgen_driver_engine,",
+        f"CELLGEN_ABI_VERSION, {c_text(name)}, {c_text(interface.digest)}, /* abi, name, digest */",
+        f"{len(interface.dims)}, {name}_dims, /* dims, dim */",
+        f"{len(functions)}, {name}_signatures, /* functions, function */",
+        f"{len(PRECISIONS)}, {name}_precisions, /* precisions, precision */",
+        ", ".join(f"cellgen_driver_{team}" for team in teams) + ",",
+        "&cellgen_driver_engine, /* engine */",
     ]
     return DescriptorContext(
         name=name,
@@ -115,6 +118,7 @@ def _signature(interface: Interface, shapes: _Shapes, number: int) -> SignatureC
         stem=stem,
         values=values,
         dims=", ".join(str(interface.dims.index(dim)) for dim in function.dims),
+        dim_names=", ".join(function.dims),
         signature=row(
             *(c_text(function.name), c_text(function.text), len(function.dims), f"{stem}_dims"),
             *(len(read), len(values), f"{stem}_values" if values else "0"),
