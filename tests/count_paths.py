@@ -4,8 +4,9 @@ Run ``python -m tests.count_paths`` for the table of docs/explanation/architectu
 counted as words for these rows, or with ``--list`` for the files and records behind each figure.
 
 - Files that a NumPy call enters: those of the package in which Python runs a function during a
-  checked call that C does not make, of a kernel that is loaded; and those whose functions can be
-  reached from ``lstm_sequence_forward_f32`` by the names that bodies of functions call.
+  checked call of a function that has been called, made by C and by Python; and those whose
+  functions can be reached from ``lstm_sequence_forward_f32`` by the names that bodies of functions
+  call.
 - Records of a call's options: classes and structs, or texts that are parsed, with three options
   or more.
 - Files that carry an option: those of the package and the headers where its keyword stands as a
@@ -20,6 +21,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,14 +62,17 @@ CALLS = ("cellgen/runtime", "cellgen/torch", "cellgen/jax", "cellgen/frameworks"
 # --- files that a call enters -------------------------------------------------------------------
 
 
-def python_files() -> list[str]:
-    """The files of the package that a checked call of NumPy enters, its kernel loaded."""
+def python_files(*, in_c: bool) -> list[str]:
+    """The files of the package that a checked call of NumPy enters, not the first one."""
     os.environ["CELLGEN_CALLS"] = "python"
     import numpy as np
 
     import cellgen
+    from cellgen.runtime.call.compiled import EXTENSION
 
-    forward = cellgen.load("lstm").sequence_forward
+    EXTENSION.module = EXTENSION.require() if in_c else None
+    loaded = cellgen.load("lstm")
+    forward = cellgen.Kernel(loaded.interface, loaded.sources()).sequence_forward
     rng, items = np.random.default_rng(0), forward.function.arguments
 
     def drawn(steps: int) -> dict[str, np.ndarray]:
@@ -75,7 +80,8 @@ def python_files() -> list[str]:
         shapes = {item.name: [eval_axis(axis, sizes) for axis in item.shape] for item in items}
         return {name: rng.standard_normal(s).astype(np.float32) for name, s in shapes.items()}
 
-    forward(**drawn(2))
+    for _ in range(2):  # the first has the engine read, and the workspace made
+        forward(**drawn(3))
     arguments, entered = drawn(3), set[str]()
 
     def note(frame: object, event: str, _: object) -> None:
@@ -236,7 +242,8 @@ def lowerings() -> list[str]:
 
 
 MEASURES = {
-    "files of Python that a NumPy call enters": python_files,
+    "files of Python that a NumPy call enters": partial(python_files, in_c=True),
+    "files of Python that one enters which Python makes": partial(python_files, in_c=False),
     "files of C that it can reach": c_files,
     "records of a call's options": records,
     "files that carry the option `every`": lambda: files_of("every"),

@@ -23,6 +23,7 @@ from cellgen.runtime.build.cache import digest
 from cellgen.runtime.build.library import Library, load
 from cellgen.runtime.build.shared_object import Built, build
 from cellgen.runtime.build.sources import SourceFiles
+from cellgen.runtime.call import compiled
 from cellgen.runtime.call.arguments import no_function_error
 from cellgen.runtime.call.backward import SequenceBackward
 from cellgen.runtime.call.called import called_as, form_error
@@ -142,7 +143,7 @@ class Kernel(ShownInNotebooks):
         with self._lock:
             if self._built is None or self._library is None:
                 sources = self.sources()
-                built = build(sources, self.interface)
+                built = build(sources, self.interface, compiled.EXTENSION.compile_beside)
                 self._library = load(built.path, self.interface)
                 self._built, self._sources = built, sources  # what runs, should files change
             return self._built

@@ -17,7 +17,7 @@ import numpy as np
 import cellgen
 from cellgen.runtime.call import engine, over_time
 from cellgen.runtime.call import workspace as call_workspace
-from cellgen.runtime.call.door import EXTENSION
+from cellgen.runtime.call.compiled import EXTENSION
 from cellgen.runtime.host import memory, threads
 from tests.drawing import draw_arrays
 

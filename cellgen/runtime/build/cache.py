@@ -283,6 +283,12 @@ def keep_failed(place: Path, entry: str) -> Path:
     return target
 
 
+def failed(entry: str) -> Path | None:
+    """Where the last build of an entry is kept, if it failed within a day; else None."""
+    path = folder() / FAILED / entry
+    return path if path.exists() and not _is_older(path, A_DAY) else None
+
+
 def recall(key: str) -> dict[str, object] | None:
     """Read what ``remember`` stored under a key; None when there is nothing to trust."""
     path = folder() / COMPILERS / f"{key}.json"

@@ -1,15 +1,16 @@
 """Compile a source of C for Python's own interface and NumPy's, once per machine, Python and NumPy.
 
 Input: the path of one file. Output: its shared object in the cache, or the module that it is.
-It needs the headers of Python and NumPy beside a C compiler. Not supported: Windows, Pythons other
-than CPython.
+To compile it takes the headers of Python and NumPy beside a C compiler. Not supported: Windows,
+Pythons other than CPython.
 """
 
 from __future__ import annotations
 
 import sys
 import sysconfig
-from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
@@ -26,10 +27,11 @@ from cellgen.runtime.build.compiler import (
     of_cache,
 )
 from cellgen.runtime.build.sources import SourceFiles
+from cellgen.runtime.build.steps import Step, Stoppable
 from cellgen.runtime.paths import include_folder
 from cellgen.runtime.system import is_windows, shared_suffix
 
-FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-fvisibility=hidden")
+FLAGS = ("-O1", "-std=gnu11", "-fPIC", "-fvisibility=hidden")
 FIX_HEADERS = (
     "install Python's headers: Debian and Ubuntu `apt install python3-dev`, Fedora `dnf install "
     "python3-devel`"
@@ -40,9 +42,9 @@ FIX_NUMPY = "install NumPy from its wheel, which has them: `pip install --force-
 def find(source: Path) -> Path | None:
     """Find the shared object of a source in the cache; None where it would have to be compiled.
 
-    Raises BuildError: no compiler, no headers.
+    Raises BuildError: no compiler, and none was remembered.
     """
-    return cache.find(_described(source)[1])
+    return cache.find(_recipe_of(source).entry)
 
 
 def build(source: Path) -> Path:
@@ -50,16 +52,30 @@ def build(source: Path) -> Path:
 
     Nothing is drawn meanwhile. Raises BuildError: no compiler, no headers, what the compiler says.
     """
-    info, entry, files, call = _described(source)
-    name, produced = source.stem, f"{entry}{shared_suffix()}"
+    recipe = _recipe_of(source)
+    return compiled_by(recipe.compiler, recipe.entry, recipe.files.files, recipe.compile)[0]
 
-    def compiled(place: Path) -> str:
-        step = steps.Step(f"compiling {source.name}", (*call, "-o", produced), produced)
-        steps.run(place, name, entry, ((step,),), TOOL, bar=False)
-        steps.require_loadable(place / produced, name, step, f"PyInit_{name}")
-        return produced
 
-    return compiled_by(info, entry, files.files, compiled)[0]
+def build_if_free(source: Path, stoppable: Stoppable) -> Path | None:
+    """Find it or compile it as ``build`` does, unless somebody else is at it: None then, at once.
+
+    Raises BuildError, also where ``stoppable`` is stopped.
+    """
+    recipe = _recipe_of(source)
+    return cache.made_if_free(
+        recipe.entry, recipe.files.files, lambda place: recipe.compile(place, stoppable)
+    )
+
+
+def require_promising(source: Path) -> None:
+    """Raise BuildError where a source cannot compile: no headers, or it failed within a day."""
+    _headers()
+    place = cache.failed(_recipe_of(source).entry)
+    if place is not None:
+        raise BuildError(
+            f"{source.name} did not compile a short time ago ({place} has the log); correct what "
+            f"it says, then `cellgen cache clear`"
+        )
 
 
 def load(name: str, path: Path) -> ModuleType:
@@ -76,24 +92,43 @@ def load(name: str, path: Path) -> ModuleType:
     return module
 
 
-def _described(source: Path) -> tuple[CompilerInfo, str, SourceFiles, tuple[str, ...]]:
-    """The compiler of a source, its entry, its text and headers, and the command.
+@dataclass(frozen=True)
+class _Recipe:
+    """A source, its text and headers, its compiler, and its entry in the cache."""
+
+    source: Path
+    files: SourceFiles
+    compiler: CompilerInfo
+    entry: str
+
+    def compile(self, place: Path, stoppable: Stoppable | None = None) -> str:
+        """Compile it in a workplace; return the product's file name. Raises BuildError."""
+        name, produced = self.source.stem, f"{self.entry}{shared_suffix()}"
+        includes = ("-Iinclude", *(f"-I{folder}" for folder in _headers()))
+        call = (*self.compiler.command, *FLAGS, *link_flags(), *includes)
+        command = (*call, self.source.name, "-o", produced)
+        step = Step(f"compiling {self.source.name}", command, produced)
+        steps.run(place, name, self.entry, ((step,),), TOOL, bar=False, stoppable=stoppable)
+        steps.require_loadable(place / produced, name, step, f"PyInit_{name}")
+        return produced
+
+
+def _recipe_of(source: Path) -> _Recipe:
+    """What is known of a source before it is compiled; headers are not asked for.
 
     Raises BuildError.
     """
-    folders = _headers()
-    info, text = of_cache(), {source.name: source.read_text(encoding="utf-8")}
+    text = {source.name: source.read_text(encoding="utf-8")}
     files = SourceFiles.gather(source.stem, text, source.parent, include_folder())
-    includes = ["-Iinclude", *(f"-I{folder}" for folder in folders)]
-    call = (*info.command, *FLAGS, *link_flags(), *includes, source.name)
+    info = of_cache()
     facts = [
         *info.facts,
-        ("command", repr(call)),
-        ("python", f"{sys.version}\n{sysconfig.get_config_var('SOABI')}"),
+        ("command", repr((FLAGS, link_flags()))),
+        ("python", "\n".join((sys.version, sys.base_prefix, EXTENSION_SUFFIXES[0]))),
         ("numpy", np.__version__),
         *files.files,
     ]
-    return info, f"{source.stem}-{cache.digest(facts)}", files, call
+    return _Recipe(source, files, info, f"{source.stem}-{cache.digest(facts)}")
 
 
 def _headers() -> list[Path]:

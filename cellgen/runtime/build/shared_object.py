@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,10 +40,13 @@ class Built:
     seconds: float
 
 
-def build(sources: SourceFiles, interface: Interface) -> Built:
+def build(
+    sources: SourceFiles, interface: Interface, meanwhile: Callable[[], object] | None = None
+) -> Built:
     """Find the cell's shared object in the cache, or compile and publish it.
 
-    What is in the cache needs no compiler.
+    What is in the cache needs no compiler. ``meanwhile`` is called once the cell is compiled and
+    only the driver may be left to wait for.
     Raises BuildError: no compiler, compiler errors, an unusable cache folder.
     """
     start = time.perf_counter()
@@ -58,7 +62,7 @@ def build(sources: SourceFiles, interface: Interface) -> Built:
             info,
             entry,
             sources.files,
-            lambda place: _compile(place, sources.name, entry, info, shared),
+            lambda place: _compile(place, sources.name, entry, info, shared, meanwhile),
         )
     return Built(path, cached, time.perf_counter() - start)
 
@@ -87,7 +91,12 @@ def _key(sources: SourceFiles, info: CompilerInfo) -> str:
 
 
 def _compile(
-    place: Path, name: str, entry: str, info: CompilerInfo, shared: SourceFiles | None
+    place: Path,
+    name: str,
+    entry: str,
+    info: CompilerInfo,
+    shared: SourceFiles | None,
+    meanwhile: Callable[[], object] | None,
 ) -> str:
     """Compile both precisions side by side and link them with the driver.
 
@@ -97,6 +106,8 @@ def _compile(
     suffixes = driver.PRECISIONS if shared else ("",)
     compiled = [driver.compiling(call, name, suffix) for suffix in suffixes]
     steps.run(place, name, entry, (compiled,), TOOL)
+    if meanwhile is not None:
+        meanwhile()
     drivers = [str(driver.compiled(shared, info))] if shared else []
     produced = f"{entry}{shared_suffix()}"
     objects = (*(step.product for step in compiled), *drivers)

@@ -193,6 +193,11 @@ def timeout() -> float:
     return locks.seconds(TIMEOUT_VARIABLE, TIMEOUT_SECONDS)
 
 
+def at_work() -> int:
+    """How many commands run in this process's builds."""
+    return sum(process.poll() is None for process in tuple(_running))
+
+
 def stop_all() -> None:
     """Kill every compiler at work and end all waiting for locks.
 

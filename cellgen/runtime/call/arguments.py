@@ -209,8 +209,9 @@ def suggestion(name: str, known: Sequence[str]) -> str:
 
 def _host_view(label: str, name: str, called: str, value: object) -> ArrayView:
     """Look at an array of NumPy's. Raises ArgumentError for anything else."""
-    if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
-        return view_of(as_base(value))
+    base = as_base(value)
+    if type(base) is np.ndarray:
+        return view_of(base)
     accept.refuse_masked(label, called, value)
     raise ArgumentError(
         f"{label}: {called} is {a_type(value)}, expected a numpy.ndarray (nothing is copied "

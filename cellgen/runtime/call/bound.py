@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, MutableSequence
 from functools import partial
 
 from cellgen.errors import ArgumentError, CellgenError
+from cellgen.runtime.call import compiled
 from cellgen.runtime.call import workspace as memory_of_calls
 from cellgen.runtime.call.door import become_bound
 from cellgen.runtime.call.engine import NULL, EngineCall
@@ -25,9 +26,6 @@ from cellgen.runtime.host.interrupt import heeding_signals
 from cellgen.runtime.host.memory import hold
 from cellgen.runtime.results import Results
 from cellgen.runtime.system import after_fork_in_child
-
-AS_ONE = 100
-"""Bound calls that count as one that Python checks, of what C could save: 0.6 us each, not 60."""
 
 
 class BoundCall:
@@ -61,7 +59,7 @@ class BoundCall:
         self._after: tuple[Callable[[], object], ...] = ()
         self._is_plain = team is None and stop is None
         self._held = hold(arrays)
-        self._calls = 0
+        self._is_settled = False
         self._lock = threading.Lock()
         _bound_calls.add(self)
 
@@ -118,8 +116,7 @@ class BoundCall:
             memory = self._memory
             if self._is_plain and memory is per_thread.memory:
                 code = self._run(memory.pointer, memory.bytes)
-                self._calls = calls = self._calls + 1
-                if not calls % AS_ONE:
+                if not self._is_settled and compiled.EXTENSION.module is not None:
                     self._become_direct()
             else:
                 code = self._run_around()
@@ -137,7 +134,7 @@ class BoundCall:
             self._narrow.read()
         if self._memory is not per_thread.memory:
             self._find_workspace()
-        if self._is_plain:
+        if self._is_plain and not self._is_settled:
             self._become_direct()
         team = NULL if self._team is None else self._team()
         pointer, size = self._memory.pointer, self._memory.bytes
@@ -150,8 +147,8 @@ class BoundCall:
     def _become_direct(self) -> None:
         """Let C make calls of threads whose workspace this call has, once C makes any."""
         addresses = self._call.addresses() if self._call.is_run and not self._after else ()
-        if addresses:
-            become_bound(self, BoundCall.__call__, (per_thread, *addresses))
+        places = per_thread, *addresses
+        self._is_settled = not addresses or become_bound(self, BoundCall.__call__, places)
 
     def _find_workspace(self) -> None:
         """Take this thread's workspace unless the call has its own. Raises MemoryError."""

@@ -1,28 +1,24 @@
-"""Let C make calls, in a process that makes many.
+"""Let C make calls.
 
 Input: a function of a kernel. Output: ``Door``, by which calls on NumPy's own arrays go to the
 kernel without Python: keywords, dimensions, strides and results are C's (``cellgen_door.c``, by
-``cellgen_call.h``). What it does not take Python makes, with the words for what is wrong. The code
-is an extension that is compiled where it is used. A kernel's first call does not wait for it: it
-is looked for in the cache once calls have taken as long as that takes, and compiled once they have
-taken as long as that. Where it cannot be compiled, Python makes all calls, with the same results.
+``cellgen_call.h``). What it does not take Python makes, with the words for what is wrong, and the
+first call of a function: that opens the door. Where there is none (``compiled``) Python makes all
+calls, with the same results.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import threading
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
 from cellgen import accept
-from cellgen.errors import CellgenError
 from cellgen.runtime.abi import PRECISIONS, Function
 from cellgen.runtime.build import extension
+from cellgen.runtime.call import compiled
 from cellgen.runtime.call.owner import Owner
 from cellgen.runtime.call.packed import PackedLayout
 from cellgen.runtime.call.saved import KEPT_NAME
@@ -51,77 +47,9 @@ Way: TypeAlias = tuple[object, object, Make, int | None]
 from which on a signal may end a call, or the dict that has them as ``LONG``; Python's ``__call__``,
 which makes the others; what ``threads`` has to be, None: it is no keyword."""
 
-VARIABLE = "CELLGEN_CALLS"
-"""``python``: calls are never made in C. ``c``: from a function's second one on, compiled if need
-be."""
-WORDS = "python", "c"
-SOURCE = Path(__file__).with_name("cellgen_door.c")
-LOOK_AFTER = 50
-"""Calls after which the cache is looked at: the 3 ms that this takes are what they could save, some
-60 us each."""
-COMPILE_AFTER = 5_000
-"""Calls after which it is compiled: the 0.3 s that this takes are what they could have saved."""
-THREAD = "cellgen calls in C"
-"""The name of the thread that loads what makes them."""
 MEMBER, CHECKED, SWITCHED, COUNTED, CHOSEN, TABLE = range(6)
 FIRST, OUTPUTS, CONSTANT, BESIDE, RESULTS, KEPT, WANTED = range(6, 13)
 """What a keyword is, as C numbers it."""
-
-log = logging.getLogger("cellgen")
-
-
-class Extension:
-    """The module of C; None until this process has made many calls."""
-
-    def __init__(self) -> None:
-        self.module: ModuleType | None = None
-        self._calls, self._asked, self._given_up = 0, False, False
-
-    def count(self) -> ModuleType | None:
-        """Count a call that C could have made, and return the module once there is one."""
-        if self.module is not None or self._given_up:
-            return self.module
-        if not self._asked:
-            self._ask()
-            return self.module
-        self._calls = count = self._calls + 1
-        if count == LOOK_AFTER:
-            self._load_beside(extension.find)
-        elif count % COMPILE_AFTER == 0:  # again in a child that was forked meanwhile
-            self._load_beside(extension.build)
-        return self.module
-
-    def require(self) -> ModuleType:
-        """Load the module now, compiled if need be. Raises BuildError."""
-        if self.module is None:
-            self.module = extension.load(SOURCE.stem, extension.build(SOURCE))
-        return self.module
-
-    def _ask(self) -> None:
-        """Heed what the environment asks for."""
-        word = accept.word_from_environment(VARIABLE, WORDS)
-        self._asked = True
-        if word == "c":
-            self._load(extension.build)
-        self._given_up = word in WORDS
-
-    def _load_beside(self, make: Callable[[Path], Path | None]) -> None:
-        thread = threading.Thread(target=self._load, args=(make,), name=THREAD, daemon=True)
-        with contextlib.suppress(RuntimeError):  # no more threads, or the interpreter is ending
-            thread.start()
-
-    def _load(self, make: Callable[[Path], Path | None]) -> None:
-        """Load the module if ``make`` finds or compiles it; the log says why not."""
-        try:
-            path = make(SOURCE)
-            if path is not None:
-                self.module = extension.load(SOURCE.stem, path)
-        except (CellgenError, OSError, MemoryError) as error:
-            log.info("calls are made by Python: %s", error)
-            self._given_up = True
-
-
-EXTENSION = Extension()
 
 
 class Door:
@@ -140,14 +68,14 @@ class Door:
         self._kernel, self._function, self._result = kernel, function, result
 
     def open(self, packed: PackedLayout | None = None) -> None:
-        """Count a call that Python made, and let C make others once it can.
+        """Let C make calls after one that Python made, once it can.
 
         With weights that are ``packed``, these are an argument of that name and always the same.
         """
+        module = compiled.EXTENSION.get()
+        if module is None or self.make is not None:
+            return
         try:
-            module = EXTENSION.count()
-            if module is None or self.make is not None:
-                return
             keywords = self._keywords(packed)
             if len({name for name, *_ in keywords}) == len(keywords):
                 self.make = self._made(module, keywords, packed).make
@@ -209,21 +137,23 @@ def become_direct(function: Any) -> None:
     if function._door.make is None or kind.__call__ is not kind._way[2]:
         return
     with contextlib.suppress(TypeError):  # objects of another layout: Python calls ``make``
-        function.__class__ = _direct(kind, EXTENSION.require().Direct)
+        function.__class__ = _direct(kind, compiled.EXTENSION.require().Direct)
 
 
-def become_bound(call: Any, python: Callable[..., Any], places: tuple[object, ...]) -> None:
+def become_bound(call: Any, python: Callable[..., Any], places: tuple[object, ...]) -> bool:
     """Give a bound call a class whose calls are C's; ``python`` makes what C does not.
 
     ``places``: what has each thread's workspace, then the addresses of the function, the dimensions
-    and the struct.
+    and the struct. Tell whether nothing is left to do: not where C may make calls later.
     """
+    module = compiled.EXTENSION.get()
+    if module is None:
+        return False
     kind: Any = type(call)
-    module = EXTENSION.count()
-    if module is not None and not isinstance(call, module.Bound):
-        call._places = (*places, python)
-        with contextlib.suppress(TypeError):  # objects of another layout
-            call.__class__ = _direct(kind, module.Bound)
+    call._places = (*places, python)
+    with contextlib.suppress(TypeError):  # objects of another layout
+        call.__class__ = _direct(kind, module.Bound)
+    return True
 
 
 @cache
@@ -267,9 +197,12 @@ def described() -> str:
 
     Raises BuildError where C cannot: no compiler, no headers.
     """
-    if accept.word_from_environment(VARIABLE, WORDS) == "python":
-        return f"Python, as {VARIABLE} says"
-    path = extension.find(SOURCE)
+    if accept.word_from_environment(compiled.VARIABLE, compiled.WORDS) == "python":
+        return f"Python, as {compiled.VARIABLE} says"
+    path = extension.find(compiled.SOURCE)
     if path is not None:
         return f"C, {path.name}"
-    return f"C, once a process has made {COMPILE_AFTER:,}; {VARIABLE}=c compiles it at once"
+    extension.require_promising(compiled.SOURCE)
+    return (
+        f"C, once a process that calls has compiled it; {compiled.VARIABLE}=c compiles it at once"
+    )

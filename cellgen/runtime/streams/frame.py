@@ -107,7 +107,7 @@ def _check(label: str, name: str, view: Array, array: object) -> None:
         isinstance(array, np.ndarray)
         and array.shape == view.shape
         and array.dtype == view.dtype
-        and not isinstance(array, np.ma.MaskedArray)
+        and (type(array) is np.ndarray or not isinstance(array, np.ma.MaskedArray))
     ):
         return
     accept.refuse_masked(label, name, array)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import inspect
-import logging
 import pickle
 import re
 import sys
@@ -28,14 +26,14 @@ import numpy as np
 import pytest
 
 import cellgen
-from cellgen.cli import doctor
-from cellgen.errors import ArgumentError, BuildError, CellgenError
+from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.abi import Function, axis_length
 from cellgen.runtime.build import extension
-from cellgen.runtime.call import door
+from cellgen.runtime.call import compiled, door
 from cellgen.runtime.call import function as function_module
-from cellgen.runtime.call.bound import AS_ONE, BoundCall
-from cellgen.runtime.call.door import COMPILE_AFTER, EXTENSION, LOOK_AFTER, Door, Extension
+from cellgen.runtime.call.bound import BoundCall
+from cellgen.runtime.call.compiled import EXTENSION, Extension
+from cellgen.runtime.call.door import Door
 from cellgen.runtime.call.forward import SequenceForward
 from cellgen.runtime.call.function import KernelFunction
 from cellgen.runtime.call.saved import Saved, make_saved
@@ -1061,34 +1059,21 @@ def test_bound_calls_are_cs_from_the_second_one_on(which: str) -> None:
         copy.copy(bound)
 
 
-def test_a_process_that_makes_bound_calls_alone_has_them_in_c(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """They count, each a hundredth of one that Python checks."""
-    module, made = loaded(), list[str]()
-    monkeypatch.setattr(extension, "find", lambda _: made.append("find"))
-    monkeypatch.setattr(door, "EXTENSION", found := Extension())
-    monkeypatch.setenv(door.VARIABLE, "")
+def test_bound_calls_are_c_s_from_when_there_is_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not look for it once it has been looked for."""
+    looked = list[str]()
+    monkeypatch.setattr(extension, "find", lambda _: looked.append("find"))
+    monkeypatch.setattr(threading.Thread, "start", lambda _: None)
+    monkeypatch.setattr(compiled, "EXTENSION", found := Extension())
+    monkeypatch.setenv(compiled.VARIABLE, "")
     function: Any = kernel("gru").functions["forward"]
-    bound = function.bind(**(call := given(function.function)))
-    for _ in range(AS_ONE * (LOOK_AFTER - 1)):  # the first one counts as a whole one
+    bound = function.bind(**given(function.function))
+    for _ in range(3):
         bound()
-    settled()
-    assert made == []
-    for _ in range(AS_ONE + 1):
-        bound()
-    settled()
-    assert (made, type(bound)) == (["find"], BoundCall)
-    found.module = module
-    for _ in range(AS_ONE):
-        bound()
-    assert isinstance(bound, module.Bound)
-    kind = type(bound)
-    thread = threading.Thread(target=bound)  # whose workspace is another: Python makes it
-    thread.start()
-    thread.join()
-    require_same(bound(), by_python(function, call))
-    assert type(bound) is kind
+    assert (looked, type(bound)) == (["find"], BoundCall)
+    found.module = loaded()
+    bound()
+    assert isinstance(bound, loaded().Bound)
 
 
 @pytest.mark.parametrize("how", [{"threads": 2}, {"dtype": np.float16}], ids=str)
@@ -1380,119 +1365,3 @@ def test_the_collector_may_run_calls_of_its_own() -> None:
     assert runs
     for each in found:
         require_same(each, expected)
-
-
-# --- when there is an extension ------------------------------------------------------------------
-
-
-def counted(made: list[str], monkeypatch: pytest.MonkeyPatch) -> Extension:
-    """An extension that tells of what is done for it, and is never found."""
-    monkeypatch.delenv(door.VARIABLE, raising=False)
-    monkeypatch.setattr(extension, "find", lambda _: made.append("find"))
-    monkeypatch.setattr(extension, "build", lambda _: made.append("build"))
-    return Extension()
-
-
-def settled() -> None:
-    for thread in threading.enumerate():
-        if thread.daemon and thread.name.startswith(door.THREAD):
-            thread.join()
-
-
-def test_it_is_looked_for_and_compiled_after_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-    found = counted(made, monkeypatch)
-    for _ in range(LOOK_AFTER):
-        found.count()
-    assert made == []
-    found.count()
-    settled()
-    assert made == ["find"]
-    for _ in range(COMPILE_AFTER - LOOK_AFTER - 1):
-        found.count()
-    assert made == ["find"]
-    found.count()
-    settled()
-    assert made == ["find", "build"]
-
-
-def test_a_process_that_gets_no_thread_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    made: list[str] = []
-    found = counted(made, monkeypatch)
-    monkeypatch.setattr(threading.Thread, "start", start)
-    assert [found.count() for _ in range(2 * LOOK_AFTER)] == [None] * 2 * LOOK_AFTER
-    assert made == []
-
-
-@pytest.mark.parametrize(("asked", "expected"), [("python", []), ("c", ["build"])])
-def test_the_environment_decides(
-    asked: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[str] = []
-    found = counted(made, monkeypatch)
-    monkeypatch.setenv(door.VARIABLE, asked)
-    for _ in range(2 * LOOK_AFTER):
-        found.count()
-    settled()
-    assert made == expected
-
-
-def test_without_headers_python_makes_all_calls(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
-    with pytest.raises(BuildError, match=r"no Python.h in .*; install Python's headers"):
-        extension.build(door.SOURCE)
-    with pytest.raises(BuildError, match=r"no Python.h"):
-        extension.find(door.SOURCE)
-    monkeypatch.setenv(door.VARIABLE, "c")
-    found = Extension()
-    monkeypatch.setattr(door, "EXTENSION", found)
-    function: Any = cellgen.load("gru").functions["forward"]
-    call = given(function.function)
-    with caplog.at_level(logging.INFO, "cellgen"):
-        for _ in range(3):
-            result, in_c = called(function, call)
-            assert not in_c
-    require_same(result, by_python(kernel("gru").functions["forward"], call))
-    assert found.module is None
-    assert caplog.text.count("calls are made by Python: [build] no Python.h") == 1
-
-
-def test_a_source_that_does_not_compile_is_said_once_in_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "wrong.c").write_text("#include <Python.h>\n#error no\n")
-    monkeypatch.setattr(door, "SOURCE", tmp_path / "wrong.c")
-    monkeypatch.setenv(door.VARIABLE, "c")
-    found = Extension()
-    with caplog.at_level(logging.INFO, "cellgen"):
-        assert [found.count() for _ in range(3)] == [None, None, None]
-    assert caplog.text.count("compiling wrong.c failed") == 1
-
-
-def test_what_is_no_module_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "not.so").write_bytes(b"\x7fELF")
-    with pytest.raises(BuildError, match="cannot load"):
-        extension.load("cellgen_door", tmp_path / "not.so")
-
-
-def test_doctor_says_who_makes_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = doctor._calls
-    assert "_calls()" in inspect.getsource(doctor.examine)
-    monkeypatch.delenv(door.VARIABLE)
-    assert found().text.startswith("C, cellgen_door-")
-    monkeypatch.setattr(extension, "find", lambda _: None)
-    assert found().text.startswith("C, once a process has made 5,000; CELLGEN_CALLS=c")
-    monkeypatch.setenv(door.VARIABLE, "python")
-    assert found().text == "Python, as CELLGEN_CALLS says"
-    monkeypatch.undo()
-    monkeypatch.delenv(door.VARIABLE)
-    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
-    absent = found()
-    assert (absent.ok, absent.required) == (False, False)
-    assert f"no Python.h in {tmp_path}" in absent.text
-    assert "apt install python3-dev" in absent.fix

@@ -36,6 +36,7 @@ from cellgen.regularise import (
     zoneout,
 )
 from cellgen.runtime.call import door
+from cellgen.runtime.call.compiled import Extension
 from cellgen.runtime.host.plans import Constants, SequencePlan
 from cellgen.runtime.kernel import load_folder
 
@@ -999,7 +1000,7 @@ def test_a_wrong_word_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("CELLGEN_CALLS", "rust")
     said = r"CELLGEN_CALLS is 'rust', expected python or c; correct or unset it"
     with pytest.raises(ArgumentError, match=said):
-        door.Extension().count()
+        Extension().get()
     with pytest.raises(ArgumentError, match=said):
         door.described()
 
