@@ -62,7 +62,7 @@ def build_if_free(source: Path, stoppable: Stoppable) -> Path | None:
     Raises BuildError, also where ``stoppable`` is stopped.
     """
     recipe = _recipe_of(source)
-    return cache.made_if_free(
+    return cache.find_or_make_if_free(
         recipe.entry, recipe.files.files, lambda place: recipe.compile(place, stoppable)
     )
 
