@@ -38,6 +38,17 @@ OPTIONS: Mapping[str, Mapping[str, object]] = {
     "every, checkpoint": {"every": 3, "checkpoint": 2},
     "outputs": {"outputs": ("h",)},
     "outputs, checkpoint": {"outputs": ("h",), "checkpoint": 3},
+    "last": {"last_only": True},
+    "last, checkpoint": {"last_only": True, "checkpoint": 3},
+    "batch first": {"batch_first": True},
+    "batch first, every": {"batch_first": True, "every": 2},
+    "batch first, outputs": {"batch_first": True, "outputs": ("h",), "checkpoint": 2},
+    "batch first, last, reset": {
+        "batch_first": True,
+        "last_only": True,
+        "checkpoint": 3,
+        "reset": RESET,
+    },
     "products": {"products": "bf16"},
     "segments": {"parallel": "segments", "segments": 3, "sweeps": 9},
     "segments, reset": {"parallel": "segments", "segments": 2, "sweeps": 0, "reset": RESET},
@@ -75,13 +86,22 @@ class Case:
 
     @property
     def options(self) -> dict[str, object]:
-        """Keywords of the call beside its arrays."""
-        return {**TABLES[self.tables], **OPTIONS[self.option]}
+        """Keywords of the call beside its arrays; tables of steps are laid out as those are."""
+        options = {**TABLES[self.tables], **OPTIONS[self.option]}
+        laid_out = {n: self.laid_out(options[n]) for n in ("mask", "reset") if n in options}
+        return {**options, **laid_out}
+
+    def laid_out(self, over_time: np.ndarray) -> np.ndarray:
+        """An array (T, B, ...) as the call has it: (B, T, ...) where rows come first."""
+        is_batch_first = "batch_first" in OPTIONS[self.option]
+        return np.ascontiguousarray(over_time.swapaxes(0, 1)) if is_batch_first else over_time
 
     @property
     def fits(self) -> bool:
-        """Whether its options go together: segments take no mask."""
-        return not {"parallel", "mask"} <= {*self.options}
+        """Whether its options go together: segments take no mask, and of outputs that are states
+        the last step alone is final states, which a run that begins afresh does not show."""
+        shows_nothing = self.afresh and self.cell == "gru" and "last_only" in self.options
+        return not ({"parallel", "mask"} <= {*self.options} or shows_nothing)
 
     @property
     def kernel(self) -> Kernel:
@@ -93,8 +113,12 @@ class Case:
         """Arrays of the call by name, small numbers."""
         function = self.kernel.sequence_forward.function
         arrays = draw_arrays(function, SIZES, scale=0.4, dtype=self.dtype)
-        states = {item.name for item in function.arguments if item.role == "state"}
-        return {n: 0 * a if self.afresh and n in states else a for n, a in arrays.items()}
+        for item in function.arguments:
+            if self.afresh and item.role == "state":
+                arrays[item.name] *= 0
+            elif item.over_time:
+                arrays[item.name] = self.laid_out(arrays[item.name])
+        return arrays
 
     def of_role(self, *roles: str) -> Arrays:
         """Arrays of the call that are inputs, states, weights, ... of the cell."""
@@ -103,8 +127,14 @@ class Case:
 
     @cached_property
     def run(self) -> tuple[object, ...]:
-        """NumPy's checked call, step by step, which saves."""
+        """NumPy's checked call, step by step, which saves.
+
+        What it shows of the last step alone it keeps at checkpoints: beside all that a backward
+        pass reads it shows that.
+        """
         options = {n: value for n, value in self.options.items() if n not in KEYWORDS}
+        if "last_only" in options:
+            options.setdefault("checkpoint", 3)
         return self.kernel.sequence_forward(**self.arguments, **options, save=True)
 
     @property
@@ -126,9 +156,22 @@ class Case:
         names = {a.name for a in self.kernel.sequence_backward.function.arguments}
         part = {"every", "outputs"} & {*self.options} or self.run.saved.run.checkpoint
         outputs = {} if part else {n: a for n, a in self.shown.items() if n in names}
-        upstream = {f"d_{n}": a for n, a in self.upstream.items() if f"d_{n}" in names}
-        how = {n: v for n, v in self.options.items() if n == "products"}
+        upstream = {f"d_{n}": self._over_time(n, a) for n, a in self.upstream.items()}
+        upstream = {n: a for n, a in upstream.items() if n in names}
+        how = {n: v for n, v in self.options.items() if n in ("products", "batch_first")}
         return {**self.arguments, **outputs, **upstream, **how}
+
+    def _over_time(self, name: str, upstream: np.ndarray) -> np.ndarray:
+        """The gradient of an output as a backward pass takes it: of all steps, of the last too."""
+        if "last_only" not in self.options or name.endswith("_last"):
+            return upstream
+        tables = TABLES[self.tables]
+        steps, rows = np.arange(SIZES["T"])[:, None], np.arange(SIZES["B"])
+        valid = tables.get("mask", steps < tables.get("lengths", np.full(SIZES["B"], SIZES["T"])))
+        last = valid.argmax(0) if "reverse" in tables else (steps * valid).argmax(0)
+        spread = np.zeros((SIZES["T"], *upstream.shape), upstream.dtype)
+        spread[last, rows] = upstream
+        return self.laid_out(spread)
 
     @cached_property
     def expected(self) -> Results:

@@ -46,7 +46,9 @@ def function(case: Case) -> Results:
 
 def layer(case: Case) -> Results:
     """``cellgen.torch.module`` of one layer, with the case's weights."""
-    module = cellgen.torch.module(case.cell, case.arguments["x"].shape[-1], 3)
+    options = tensors(case.options)
+    first = {"batch_first": options.pop("batch_first", False)}
+    module = cellgen.torch.module(case.cell, case.arguments["x"].shape[-1], 3, **first)
     weights = tensors(case.of_role("weight", "bias"))
     named = dict(module.named_parameters())
     for name, value in weights.items():
@@ -58,7 +60,7 @@ def layer(case: Case) -> Results:
         given["x"],
         states if len(states) > 1 else states[0],
         return_outputs=True,
-        **tensors(case.options),
+        **options,
     )
     shown = {n: t for n, t in outputs._asdict().items() if not n.endswith("_last")}
     return results_of(shown, case, {**given, **own})

@@ -24,7 +24,7 @@ ALONE = tuple((cell, "all") for cell in CELLS)
 ELSEWHERE = frozenset(
     (
         *("save", "saved", "threads", "plan", "packed", "gradients", "per_row", "window", "bp_lim"),
-        *("batch_first", "last_only", "tolerance"),
+        *("tolerance",),
     )
 )
 """Options that some doors lack, have by other words or always give: tried by tests of their own."""
@@ -41,7 +41,10 @@ DOORS = (
     Door(
         "prepared",
         door("by_numpy.prepared"),
-        ("plain", "reset", "checkpoint", "every, checkpoint", "outputs", "products"),
+        (
+            *("plain", "reset", "checkpoint", "every, checkpoint", "outputs", "products"),
+            *("last, checkpoint", "batch first", "batch first, every", "batch first, last, reset"),
+        ),
     ),
     Door("stream", door("by_numpy.stream"), ("plain",), pairs=ALONE, afresh=True, gradients=""),
     Door(
@@ -56,7 +59,7 @@ DOORS = (
     Door(
         "cuda",
         door("by_numpy.cuda"),
-        ("plain", "reset", "every"),
+        ("plain", "reset", "every", "batch first", "batch first, every"),
         tolerance=1e-5,
         pairs=(("lstm", "lengths"), ("lstm", "mask")),
     ),
@@ -64,7 +67,10 @@ DOORS = (
     Door(
         "layer",
         door("by_torch.layer"),
-        ("plain", "checkpoint", "every", "outputs, checkpoint", "segments"),
+        (
+            *("plain", "checkpoint", "every", "outputs, checkpoint", "segments"),
+            *("last", "last, checkpoint", "batch first", "batch first, last, reset"),
+        ),
         ("torch",),
         pairs=ALONE,
         afresh=True,
@@ -83,6 +89,8 @@ DOORS = (
                 "outputs, checkpoint",
             ),
             *("products", "products, checkpoint", "segments", "segments, reset"),
+            *("last", "last, checkpoint", "batch first", "batch first, every"),
+            *("batch first, outputs", "batch first, last, reset"),
         ),
         ("jax",),
         pairs=FEW,

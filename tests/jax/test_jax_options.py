@@ -15,9 +15,8 @@ import pytest
 import cellgen
 import cellgen.jax
 from cellgen.errors import ArgumentError
-from cellgen.jax.selection import last_step
 from tests.awkward_cells import cell_of_states
-from tests.doors import OPTIONS, TABLES
+from tests.doors import OPTIONS
 from tests.jax.arrays import call, drawn, function
 
 
@@ -26,32 +25,6 @@ def in_one_program(
 ) -> list[jax.Array]:
     """What is made of a function, compiled at once: operators are compiled one by one otherwise."""
     return jax.tree.leaves(jax.jit(lambda: run(f))())
-
-
-@pytest.mark.parametrize("checkpoint", [0, 3])
-@pytest.mark.parametrize("tables", TABLES)
-def test_of_the_last_step_alone(tables: str, checkpoint: int) -> None:
-    cell, steps = function("sru"), TABLES[tables]
-    given = drawn(cell, T=7)
-    options = {**steps, "last_only": True, "checkpoint": checkpoint}
-    found = call(cell, given, **options)
-    wanted = cellgen.load("sru").sequence_forward(**given, **steps, last_only=True)
-    assert found.c is None
-    np.testing.assert_array_equal(found.h, wanted.h)
-    np.testing.assert_array_equal(found.c_last, wanted.c_last)
-
-    def asked(arrays: dict[str, jax.Array]) -> jax.Array:
-        y = call(cell, arrays, **options)
-        return (y.h**2).sum() + (y.c_last**2).sum()
-
-    def plain(arrays: dict[str, jax.Array]) -> jax.Array:
-        y = call(cell, arrays, **steps)
-        h = last_step(y.h, {n: jnp.asarray(v) for n, v in steps.items()}, tables == "mask")
-        return (h**2).sum() + (y.c_last**2).sum()
-
-    expected = jax.jit(jax.grad(plain))(given)
-    for name, gradient in jax.jit(jax.grad(asked))(given).items():
-        np.testing.assert_array_equal(gradient, expected[name])
 
 
 @pytest.mark.parametrize(
@@ -84,19 +57,6 @@ def test_second_derivatives_and_transforms(option: str) -> None:
     ):
         for one, other in zip(in_one_program(run, asked), in_one_program(run, plain), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
-
-
-def test_arrays_batch_first() -> None:
-    cell = function("sru")
-    given = drawn(cell, T=7)
-    turned = {**given, "x": given["x"].swapaxes(0, 1)}
-    for options in ({"every": 2}, {"last_only": True}, {"outputs": ("h",)}):
-        wanted = call(cell, given, **options)
-        found = call(cell, turned, **options, batch_first=True)
-        for one, other in zip(wanted, found, strict=True):
-            if one is not None:
-                other = other.swapaxes(0, 1) if other.ndim == 3 else other
-                np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(

@@ -835,18 +835,6 @@ def test_the_last_state_alone(cell: type[Cell]) -> None:
 
 
 @with_cxx
-def test_results_are_batch_first_where_arguments_are() -> None:
-    kernel, shape = emulated(LSTM), (4, 3, 5, 7)
-    given = inputs(kernel, shape)
-    device = {n: kernel.array(a) for n, a in given.items()}
-    x = kernel.array(np.ascontiguousarray(given["x"].swapaxes(0, 1)))
-    expected = kernel.sequence_forward(**device)
-    found = kernel.sequence_forward(**{**device, "x": x}, batch_first=True)
-    assert found.h.shape == (3, 4, 7)
-    assert np.array_equal(found.h.numpy().swapaxes(0, 1), expected.h.numpy())
-
-
-@with_cxx
 def test_results_whose_rows_share_memory_are_refused() -> None:
     kernel, shape = emulated(Elman), (3, 4, 5, 6)
     device = {n: kernel.array(a) for n, a in inputs(kernel, shape).items()}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -20,9 +19,8 @@ from cellgen.errors import ArgumentError  # noqa: E402
 from cellgen.frameworks.selection import options_of  # noqa: E402
 from cellgen.torch import operators, schemas  # noqa: E402
 from cellgen.torch.derivatives import Call  # noqa: E402
-from cellgen.torch.planned import last_step  # noqa: E402
 from cellgen.torch.registry import find  # noqa: E402
-from tests.doors import CELLS, OPTIONS, TABLES  # noqa: E402
+from tests.doors import OPTIONS, TABLES  # noqa: E402
 from tests.doors.by_torch import tensors  # noqa: E402
 from tests.torch.drawn import drawn, function  # noqa: E402
 
@@ -30,62 +28,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, of itself
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
-
-
-def in_numpy(given: Mapping[str, object]) -> dict[str, object]:
-    return {n: v.detach().numpy() if isinstance(v, Tensor) else v for n, v in given.items()}
-
-
-def upstream_of(found: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
-    torch.manual_seed(1)
-    return {n: torch.randn_like(v) for n, v in found.items() if v is not None}
-
-
-def backward(found: Mapping[str, Tensor | None], upstream: Mapping[str, Tensor]) -> None:
-    torch.autograd.backward([found[name] for name in upstream], [*upstream.values()])
-
-
-@pytest.mark.parametrize("checkpoint", [0, 3])
-@pytest.mark.parametrize("tables", TABLES)
-@pytest.mark.parametrize("name", CELLS)
-def test_of_the_last_step_alone(name: str, tables: str, checkpoint: int) -> None:
-    cell, steps = function(name), tensors(TABLES[tables])
-    given, again = (drawn(cell, T=7, dtype=torch.float32) for _ in range(2))
-    found = cell(**given, **steps, last_only=True, checkpoint=checkpoint)._asdict()
-    wanted = cellgen.load(name).sequence_forward(
-        **in_numpy(given), **in_numpy(steps), last_only=True
-    )
-    for field, value in found.items():
-        assert (value is None) == (getattr(wanted, field) is None)
-        if value is not None:
-            np.testing.assert_array_equal(value.detach().numpy(), getattr(wanted, field))
-    upstream = upstream_of(found)
-    backward(found, upstream)
-    whole = cell(**again, **steps)._asdict()
-    given_tables = (steps.get("lengths"), steps.get("mask"), None)
-    last = {
-        n: whole[n]
-        if whole[n].shape == u.shape
-        else last_step(whole[n], given_tables, tables == "mask")
-        for n, u in upstream.items()
-    }
-    backward(last, upstream)
-    for argument, tensor in given.items():
-        if tensor.grad is not None:
-            assert torch.equal(tensor.grad, again[argument].grad), argument
-
-
-def test_arrays_batch_first() -> None:
-    cell = function("sru")
-    given = drawn(cell, T=7)
-    turned = {**given, "x": given["x"].transpose(0, 1)}
-    for options in ({"every": 2}, {"last_only": True}, {"outputs": ("h",), "checkpoint": 2}):
-        wanted = cell(**given, **options)._asdict()
-        found = cell(**turned, **options, batch_first=True)._asdict()
-        for field, value in found.items():
-            if value is not None and value.dim() == 3:
-                value = value.transpose(0, 1)
-            assert wanted[field] is value or torch.equal(wanted[field], value)
 
 
 @pytest.mark.parametrize("option", ["every, checkpoint", "outputs, checkpoint", "limit"])
