@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from cellgen.runtime.names import c_member, final_of, spelled
 from cellgen.runtime.options import c_members
 
-ABI_VERSION = 20
+ABI_VERSION = 21
 """Bumped whenever the meaning of a struct, a function or an error code changes; part of the cache
 key."""
 

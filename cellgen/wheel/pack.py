@@ -20,13 +20,13 @@ from pathlib import Path
 import cellgen
 from cellgen import accept
 from cellgen.errors import UsageError
-from cellgen.runtime.abi import ABI_VERSION, OPTIONS, Interface
+from cellgen.runtime.abi import ABI_VERSION, Interface
 from cellgen.wheel.objects import Compiled
 from cellgen.wheel.stub import wheel_stub
 
 PACKED = Path(__file__).parent / "packed"
-COPIED = ("loader.py", "kernels.py", "torch.py", "jax.py")
-RESERVED = ("level", "levels", "loader", "kernels", "torch", "jax")
+MODULES = ("structs", "options", "loader", "kernels", "torch", "jax")
+RESERVED = ("level", "levels", *MODULES)
 TAKEN = ("cellgen", "numpy", "torch", "jax")
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The date of every file: the earliest of the format."""
@@ -121,7 +121,7 @@ def wheel(
         "manifest.json": json.dumps(manifest, indent=1, sort_keys=True),
         "__init__.pyi": wheel_stub(root, interfaces),
         "py.typed": "",
-        **{file: _copied(file, root) for file in COPIED},
+        **{f"{module}.py": _copied(module, root) for module in MODULES},
     }
     files = {f"{root}/{path}": text.encode() for path, text in own.items()}
     files |= {f"{root}/{path}": data for path, data in binaries.items()}
@@ -141,8 +141,8 @@ def _init(naming: Naming, interfaces: Sequence[Interface], said: Mapping[str, st
     return INIT.format(name=naming.name, kernels=kernels, every=every, **said)
 
 
-def _copied(file: str, root: str) -> str:
-    text = (PACKED / file).read_text(encoding="utf-8")
+def _copied(module: str, root: str) -> str:
+    text = (PACKED / f"{module}.py").read_text(encoding="utf-8")
     return text.replace("cellgen.wheel.packed", root)
 
 
@@ -168,7 +168,6 @@ def _manifest(
         "abi": ABI_VERSION,
         "cellgen": cellgen.__version__,
         "cells": {interface.name: interface.digest for interface in interfaces},
-        "options": list(OPTIONS),
         "machines": {machine: variants},
         "probes": probes,
         "sha256": {path: hashlib.sha256(data).hexdigest() for path, data in binaries.items()},

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* Raised by one whenever an argument struct, a code below or a symbol's meaning changes. */
-#define CELLGEN_ABI_VERSION 20
+#define CELLGEN_ABI_VERSION 21
 
 #if defined(__cplusplus)
 #define CELLGEN_BEGIN_DECLS extern "C" {

@@ -255,6 +255,14 @@ static inline int cg_kind_of(const cg_call *call, const cellgen_value *value, cg
                    is_wide ? (int64_t)CELLGEN_PRODUCTS_FULL : call->say.products);
 }
 
+/* What a result holds for whoever asked for it: what its call does, but what is kept stays as a backward pass reads it. */
+static inline int cg_kind_of_result(const cg_call *call, const cellgen_value *value, cg_change change)
+{
+    const int kind = cg_kind_of(call, value, change, call->narrow);
+    const int is_kept = (value->flags & CELLGEN_VALUE_SAVED) && call->function->has_team;
+    return call->narrow && !kind && !is_kept ? call->narrow : kind;
+}
+
 /* Make room for the arrays of 16 bits that a kernel reads in float32. */
 static inline int cg_make_wide(cg_call *call)
 {
@@ -330,9 +338,8 @@ static inline int cg_make_results(cg_call *call)
             continue;
         const int narrow = call->are_given ? call->array[call->place[m]].kind : call->narrow;
         const int kind = cg_kind_of(call, value, result.change, narrow), is_zero = result.change.last_step != 0;
-        const int is_kept = (value->flags & CELLGEN_VALUE_SAVED) && function->has_team; /* as it is, for a backward pass */
-        const int own_kind = call->narrow && !kind && !is_kept ? call->narrow : kind;
-        cg_array *array = call->are_given ? &call->array[call->place[m]] : cg_make_result(call, m, result.change, own_kind);
+        cg_array *array = call->are_given ? &call->array[call->place[m]]
+                                          : cg_make_result(call, m, result.change, cg_kind_of_result(call, value, result.change));
         if (array == NULL)
             return CG_MEMORY;
         const int is_rounded = array->kind != kind;

@@ -19,9 +19,11 @@ static int64_t item_bytes(const cg_call *call, int64_t kind)
 }
 
 /* Add arrays to a call: whether a kernel can read each of them where it lies. */
-static int add_all(cg_call *call, const cellgen_array *array, int64_t count)
+static int add_all(cg_call *call, const cellgen_array *first, int64_t count)
 {
-    for (const cellgen_array *const end = array + count; array < end; ++array) {
+    for (const cellgen_array *array = first; array < first + count; ++array) {
+        call->fault.code = CG_FITS, call->fault.view = array - first; /* of one that lies as no kernel reads it */
+        call->fault.axis = call->fault.expected = 0;
         int64_t stride[CG_AXES];
         const int64_t bytes = item_bytes(call, array->kind);
         for (int64_t axis = 0; array->has_gaps && axis < array->rank; ++axis) {
@@ -47,6 +49,7 @@ static int bind(void *memory, const cellgen_cell *cell, const cellgen_request *r
     cg_begin(call, cell, &cell->function[request->function]);
     cg_compute_in(call, request->is_double != 0);
     call->say = request->say, call->saves = request->saves != 0, call->narrow = (int)request->narrow;
+    call->say.products = cg_products_of(request->say.products, call->narrow);
     call->are_given = 1;
     if (request->again >= 0)
         cg_begin_again(call, &cell->function[request->again], request->again_flush, request->again_products);
@@ -57,12 +60,42 @@ static int bind(void *memory, const cellgen_cell *cell, const cellgen_request *r
         if (scalar->again >= 0)
             memcpy(&call->again.word[scalar->again], &scalar->number, sizeof scalar->number);
     }
+    for (int64_t k = 0; k < cell->dims; ++k)
+        call->size[k] = -1;
     if (!add_all(call, array, count))
         return CELLGEN_GAPS;
     const int refusal = refusal_of(cg_check(call));
     if (refusal == CELLGEN_RUNS || refusal == CELLGEN_NOTHING)
         memcpy(n, call->dims, (size_t)call->function->dims * sizeof *n);
     return refusal;
+}
+
+static void fault(const void *memory, cellgen_fault *to, int64_t *known)
+{
+    static const int64_t of[] = {CELLGEN_REASON_GAPS, CELLGEN_REASON_RANK, CELLGEN_REASON_LENGTH,
+                                 CELLGEN_REASON_SHAPE, CELLGEN_REASON_UNBOUND};
+    const cg_call *call = (const cg_call *)memory;
+    to->reason = of[call->fault.code], to->array = call->fault.view;
+    to->axis = call->fault.axis, to->expected = call->fault.expected;
+    memcpy(known, call->size, (size_t)call->cell->dims * sizeof *known);
+}
+
+static int64_t results(const void *memory, cellgen_array *result)
+{
+    const cg_call *call = (const cg_call *)memory;
+    const cellgen_signature *function = call->function;
+    int64_t count = 0;
+    for (int64_t m = function->arguments; m < function->members; ++m) {
+        const cg_result of = cg_result_of(function, m, &call->say, call->saves, call->wanted);
+        if (!of.is_formed || call->place[m] >= 0)
+            continue;
+        cellgen_array *array = &result[count++];
+        memset(array, 0, sizeof *array);
+        array->value = &function->member[m], array->member = m, array->again = -1;
+        array->kind = cg_kind_of_result(call, array->value, of.change);
+        array->rank = cg_shape_of(call->cell, array->value, of.change, call->size, array->length);
+    }
+    return count;
 }
 
 static double work(const void *call)
@@ -119,4 +152,5 @@ static int words(const void *memory, uintptr_t *function, uintptr_t *n, uintptr_
     return call->rooms == 0;
 }
 
-const cellgen_engine cellgen_driver_engine = {(int64_t)sizeof(cg_call), bind, work, prepare, size, run, end, words};
+const cellgen_engine cellgen_driver_engine = {(int64_t)sizeof(cg_call), bind, fault, results, work,
+                                               prepare, size, run, end, words};

@@ -6,7 +6,8 @@
  *   void *call = malloc((size_t)engine->bytes);
  *   int64_t n[8];
  *   refusal = engine->bind(call, cell, &request, arrays, count, n);     what is read, and results that have memory
- *   refusal = refusal ? refusal : engine->prepare(call, &request, results, more);  all other results
+ *   more = engine->results(call, results);                              all other results, which get memory now
+ *   refusal = engine->prepare(call, &request, results, more);
  *   bytes = engine->size(call);
  *   code = engine->run(call, workspace, bytes, cell->team(threads));    as often as wanted
  *   engine->end(call);
@@ -43,7 +44,7 @@ typedef struct {
     int64_t is_double;     /* it computes in double, else in float */
     int64_t narrow;        /* what its arrays of 16 bits hold (cellgen_stored); 0: it has none */
     int64_t saves;         /* a forward pass whose backward pass follows */
-    cellgen_numbers say;   /* its options that are numbers */
+    cellgen_numbers say;   /* its options that are numbers; products below 0: as the type of its arrays has them */
     int64_t scalars;       /* the others are as the cell has them */
     const cellgen_scalar *scalar;
     int64_t again;         /* the forward pass that a backward pass with checkpoints runs once more; -1: none */
@@ -64,11 +65,27 @@ typedef struct {
 /* What `bind` and `prepare` refuse. */
 enum cellgen_refusal {
     CELLGEN_RUNS = 0,
-    CELLGEN_MISFIT,  /* shapes do not fit */
-    CELLGEN_MISSING, /* an argument is missing */
-    CELLGEN_GAPS,    /* an array lies as no kernel reads it, or has too many axes, or there are too many arrays */
-    CELLGEN_NOTHING, /* `bind`: it fits, and some dimension is 0 */
-    CELLGEN_NO_MEMORY
+    CELLGEN_MISFIT = 1,  /* shapes do not fit */
+    CELLGEN_MISSING = 2, /* an argument is missing */
+    CELLGEN_GAPS = 3,    /* an array lies as no kernel reads it, or has too many axes, or there are too many arrays */
+    CELLGEN_NOTHING = 4, /* `bind`: it fits, and some dimension is 0 */
+    CELLGEN_NO_MEMORY = 5
+};
+
+/* Which array is refused, and why. */
+typedef struct {
+    int64_t reason;   /* cellgen_reason */
+    int64_t array;    /* by its place among those of `bind`, or of `prepare` */
+    int64_t axis;     /* of the array; of CELLGEN_REASON_UNBOUND the dimension, by its number in the cell */
+    int64_t expected; /* the rank, or of CELLGEN_REASON_SHAPE the length of the axis */
+} cellgen_fault;
+
+enum cellgen_reason {
+    CELLGEN_REASON_GAPS = 0,   /* of a call with CELLGEN_GAPS; the others of CELLGEN_MISFIT */
+    CELLGEN_REASON_RANK = 1,   /* an array has another number of axes */
+    CELLGEN_REASON_LENGTH = 2, /* no length of the dimensions makes an axis as long */
+    CELLGEN_REASON_SHAPE = 3,  /* an axis is not as long as other arrays say */
+    CELLGEN_REASON_UNBOUND = 4 /* no array tells a dimension of the function */
 };
 
 typedef struct cellgen_engine {
@@ -76,6 +93,11 @@ typedef struct cellgen_engine {
     /* Look at the arrays of a call; `n` are then the dimensions of its function, in order. */
     int (*bind)(void *call, const cellgen_cell *cell, const cellgen_request *request, const cellgen_array *array,
                 int64_t count, int64_t *n);
+    /* What a call was refused for; `known`: the dimensions of its cell, -1 for those that no array told. */
+    void (*fault)(const void *call, cellgen_fault *fault, int64_t *known);
+    /* The results of a call that is bound, but for those that have memory: all of them but `data`. Their number, at
+     * most that of the function's. */
+    int64_t (*results)(const void *call, cellgen_array *result);
     double (*work)(const void *call); /* multiply-adds of a call that is bound */
     /* Add results, and make the call ready. */
     int (*prepare)(void *call, const cellgen_request *request, const cellgen_array *result, int64_t count);

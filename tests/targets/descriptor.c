@@ -54,31 +54,42 @@ static int run_by_engine(const cellgen_cell *cell, int64_t number, const cellgen
     const cellgen_signature *f = cell->function + number;
     const cellgen_engine *engine = cell->engine;
     void *call = malloc((size_t)engine->bytes);
-    cellgen_request request = {.function = number, .is_double = as->bytes == 8, .again = -1};
-    cellgen_array arrays[64];
-    int64_t n[16], count[2] = {0, 0};
+    cellgen_request request = {.function = number, .is_double = as->bytes == 8, .again = -1, .saves = 1};
+    cellgen_array arrays[64], results[64];
+    cellgen_fault fault;
+    int64_t n[16], count = 0;
 #define NUMBER(name, usual) request.say.name = usual;
     CELLGEN_EACH_NUMBER(NUMBER)
     request.flag_stride[0][0] = request.flag_stride[1][0] = CELLGEN_NO_GAPS;
-    for (int64_t m = 0; m < f->members; ++m) {
+    for (int64_t m = 0; m < f->arguments; ++m) {
         if (f->member[m].role == CELLGEN_ROLE_SCALAR) continue;
-        cellgen_array *array = arrays + count[0] + count[1];
+        cellgen_array *array = arrays + count++;
         *array = (cellgen_array){.value = f->member + m, .member = m, .again = -1};
         array->data = filled(f->member + m, m, as->bytes);
         array->rank = lengths_of(f->member + m, array->length);
         if (is_misfit && m == 0) array->length[0] += 1;
-        ++count[m >= f->arguments];
     }
-    int code = engine->bind(call, cell, &request, arrays, count[0], n);
-    if (code) fprintf(stderr, "refused %d\n", code);
-    code = code ? code : engine->prepare(call, &request, arrays + count[0], count[1]);
+    int code = engine->bind(call, cell, &request, arrays, count, n);
+    if (code) {
+        engine->fault(call, &fault, n);
+        fprintf(stderr, "refused %d: %s is %d, axis %d, expected %d\n", code, arrays[fault.array].value->name,
+                (int)fault.reason, (int)fault.axis, (int)fault.expected);
+        return engine->end(call), code;
+    }
+    count = engine->results(call, results);
+    for (int64_t k = 0; k < count; ++k)
+        results[k].data = filled(results[k].value, results[k].member, as->bytes);
+    code = engine->prepare(call, &request, results, count);
     if (!code) {
         const int64_t bytes = engine->size(call);
         void *workspace = aligned_alloc(64, (size_t)(bytes + 127) / 64 * 64);
         code = engine->run(call, workspace, bytes, cell->team(threads));
     }
-    for (int64_t k = count[0]; !code && k < count[0] + count[1]; ++k)
-        fwrite(arrays[k].data, (size_t)as->bytes, (size_t)elements(arrays[k].value), stdout);
+    for (int64_t k = 0; !code && k < count; ++k) {
+        int64_t elements = 1;
+        for (int64_t axis = 0; axis < results[k].rank; ++axis) elements *= results[k].length[axis];
+        fwrite(results[k].data, (size_t)as->bytes, (size_t)elements, stdout);
+    }
     engine->end(call);
     return code;
 }

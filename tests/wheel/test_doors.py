@@ -57,3 +57,41 @@ def test_a_tensor_elsewhere_is_refused_in_pytorch(package: ModuleType) -> None:
     tensors = {name: torch.tensor(a) for name, a in _arguments(np.float32).items()}
     with pytest.raises(package.KernelError, match="elman: u is on meta, expected the CPU"):
         door.sequence(package.elman, **{**tensors, "u": tensors["u"].to("meta")})
+
+
+@pytest.mark.parametrize("element", ["float16", "bfloat16"])
+def test_tensors_of_16_bits_pass_through_pytorch(package: ModuleType, element: str) -> None:
+    """The bits of the same numbers in NumPy's arrays; these are columns of what is wider."""
+    if element == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    door, kernel = importlib.import_module(f"{package.__name__}.torch"), package.elman
+    arrays = {n: a.astype(element) for n, a in _arguments(np.float32).items()}
+    run = kernel.sequence_forward(**arrays, save=True)
+    above = {"h": run.h, "d_h": np.ones_like(run.h), "saved": run.saved}
+    expected = kernel.sequence_backward(**arrays, **above)
+    tensors = {
+        name: torch.tensor(np.repeat(a.astype(np.float32), 2, -1), dtype=getattr(torch, element))
+        for name, a in arrays.items()
+    }
+    apart = {name: tensor[..., ::2].requires_grad_() for name, tensor in tensors.items()}
+    y = door.sequence(kernel, **apart)
+    assert str(y.h.dtype) == f"torch.{element}"
+    np.testing.assert_array_equal(_numbers(y.h), run.h.astype(np.float32))
+    y.h.sum().backward()
+    for name, tensor in apart.items():
+        wanted = getattr(expected, f"d_{name}").astype(np.float32)
+        np.testing.assert_array_equal(_numbers(tensor.grad), wanted)
+
+
+def _numbers(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().float().numpy()
+
+
+def test_bfloat16_in_pytorch_says_what_it_needs(
+    package: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = importlib.import_module(f"{package.__name__}.torch")
+    monkeypatch.setattr(door, "bfloat16", None)
+    tensors = {n: torch.tensor(a, dtype=torch.bfloat16) for n, a in _arguments(float).items()}
+    with pytest.raises(package.KernelError, match="elman: x is bfloat16, which needs `pip install"):
+        door.sequence(package.elman, **tensors)

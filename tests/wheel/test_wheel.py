@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import zipfile
@@ -21,13 +20,8 @@ from cellgen import api
 from cellgen.cells import Elman
 from cellgen.cli.commands import app
 from cellgen.errors import BuildError, UsageError
-from cellgen.runtime import abi
-from cellgen.runtime.host import threads
-from cellgen.runtime.options import BF16, FULL, INT8
-from cellgen.runtime.paths import include_folder
 from cellgen.wheel import levels, make, objects, pack
 from cellgen.wheel.pack import Naming
-from cellgen.wheel.packed import kernels
 from cellgen.wheel.packed.loader import Objects
 from tests.wheel import across, bits
 from tests.wheel.conftest import OWN, PACKAGE
@@ -145,16 +139,20 @@ ARRAYS = {"x": (4, 2, 3), "h_prev": (2, 5), "w": (3, 5), "u": (5, 5), "b": (5,)}
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"u": (5, 4)}, "u is (5, 4), expected (H, H) with T = 4, B = 2, I = 3, H = 5"),
-        ({"u": None}, "elman.sequence_forward: u missing"),
+        ({"u": (5, 4)}, "u is (5, 4), expected (H, H) with T = 4, B = 2, I = 3, H = 5; axis 1 "),
+        ({"u": (1,) * 12}, "(1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1), expected (H, H); reshape it"),
+        ({"u": None, "b": None}, "elman.sequence_forward: u, b missing; pass u=..., b=..."),
         ({"y": (1,)}, "takes no 'y'; it takes x, h_prev, w, u, b; options are lengths, mask, "),
-        ({"x": (4, 2)}, "x is (4, 2), expected (T, B, I)"),
+        ({"x": (4, 2)}, "x is (4, 2), expected (T, B, I); reshape it"),
         ({"lengths": (3,)}, "lengths is float32 (3,), expected (2,) of integers"),
         ({"lengths": [5, 1]}, "lengths has a row of fewer than 0 or more than T steps"),
         ({"mask": np.ones((2, 4), bool)}, "mask is bool (2, 4), expected (4, 2) of bool"),
         ({"products": "half"}, "products is 'half', expected full, bf16, int8"),
         ({"threads": 0}, "threads is 0, expected a number from 1 to 1024"),
-        ({"w": np.ones((3, 5))}, "expected all float32 or all float64"),
+        ({"products": np.ones(2)}, "products is array([1., 1.]), expected full, bf16, int8"),
+        ({"w": np.ones((3, 5))}, "is float32, w is float64; expected all float32 or all float64"),
+        ({"w": np.ones((3, 5), np.float16)}, "is float32, w is float16; expected all float32 or"),
+        ({"w": np.ones((3, 5), ">f4")}, "b is float32, w is >f4; expected all float32 or all "),
         ({"x": np.ma.ones((4, 2, 3), np.float32)}, "x is a masked array; pass it filled"),
         ({"x": [[1.0], 2.0]}, "elman.sequence_forward: x is no array: "),
         ({"lengths": [[1], 2]}, "elman.sequence_forward: lengths is no array: "),
@@ -187,12 +185,82 @@ def test_gradients_are_of_the_lengths_that_the_run_had(package: ModuleType) -> N
 
 
 def test_results_do_not_depend_on_threads(package: ModuleType) -> None:
-    sizes = {"x": (20, 64, 32), "h_prev": (64, 64), "w": (32, 64), "u": (64, 64), "b": (64,)}
-    draw = np.random.default_rng(0).standard_normal
-    given = {name: draw(shape, np.float32) for name, shape in sizes.items()}
+    given = drawn()
     runs = [package.elman.sequence_forward(**given, threads=n).h for n in (1, 2, 3, 7)]
     for h in runs:
         np.testing.assert_array_equal(h, runs[0])
+
+
+@pytest.mark.parametrize("element", ["float16", "bfloat16"])
+def test_arrays_of_16_bits_have_the_bits_of_a_kernel_that_is_compiled_here(
+    package: ModuleType, element: str
+) -> None:
+    """Products of bfloat16 are compared in float32: sums in it depend on the processor."""
+    if element == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    local, built = cellgen.compile(Elman), package.elman
+    functions = {f.name: f for f in local.interface.functions}
+
+    def narrow(function: str, seed: int = 5) -> dict[str, np.ndarray]:
+        arrays = bits.drawn(local.interface, functions[function], np.float32, seed)
+        return {name: array.astype(element) for name, array in arrays.items()}
+
+    step = narrow("forward")
+    np.testing.assert_array_equal(built.forward(**step).h, local.forward(**step).h)
+    given = narrow("sequence_forward")
+    upstream = {n: a for n, a in narrow("sequence_backward", 6).items() if n.startswith("d_")}
+    stated = {"lengths": np.arange(5) * 2, "reverse": True, "products": "full"}
+    found = []
+    for kernel in (local, built):
+        y = kernel.sequence_forward(**given, **stated, save=True)
+        g = kernel.sequence_backward(**given, **upstream, h=y.h, saved=y.saved, products="full")
+        found.append({"h": y.h, "h_last": y.h_last, **g._asdict()})
+    for name, array in found[1].items():
+        assert array.dtype == found[0][name].dtype == np.dtype(element), name
+        assert bits.equal(array, found[0][name]), name
+
+
+def test_products_of_bfloat16_arrays_are_in_bfloat16(package: ModuleType) -> None:
+    pytest.importorskip("ml_dtypes")
+    given = {n: a.astype("bfloat16") for n, a in drawn().items()}
+    run = package.elman.sequence_forward
+    wide = {n: a.astype(np.float32) for n, a in given.items()}
+    expected = run(**wide, products="bf16").h.astype("bfloat16")
+    assert bits.equal(run(**given).h, expected)
+    assert not bits.equal(run(**given, products="full").h, expected)
+
+
+def drawn() -> dict[str, np.ndarray]:
+    """Arguments of a run whose products are sums of many terms."""
+    sizes = {"x": (20, 64, 32), "h_prev": (64, 64), "w": (32, 64), "u": (64, 64), "b": (64,)}
+    draw = np.random.default_rng(0).standard_normal
+    return {name: draw(shape, np.float32) for name, shape in sizes.items()}
+
+
+def test_arrays_that_lie_apart_are_read_where_they_lie(
+    package: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over time, and flags; others are copied."""
+    given, mask = drawn(), np.arange(20 * 64).reshape(20, 64) % 3 == 0
+    expected = package.elman.sequence_forward(**given, mask=mask).h
+    copied, require = [], np.require
+
+    def counted(array: np.ndarray, *words: object) -> np.ndarray:
+        copied.append(array.shape)
+        return require(array, *words)
+
+    monkeypatch.setattr(np, "require", counted)
+    rows_first = np.ascontiguousarray(given["x"].swapaxes(0, 1)).swapaxes(0, 1)
+    backwards = np.ascontiguousarray(given["x"][::-1])[::-1]
+    flags = np.asfortranarray(mask)
+    for x in (rows_first, backwards):
+        h = package.elman.sequence_forward(**{**given, "x": x}, mask=flags).h
+        np.testing.assert_array_equal(h, expected)
+    assert copied == []
+    others = {"w": np.asfortranarray(given["w"]), "h_prev": np.asfortranarray(given["h_prev"])}
+    h = package.elman.sequence_forward(**{**given, **others}, mask=mask).h
+    np.testing.assert_array_equal(h, expected)
+    assert sorted(copied) == [(32, 64), (64, 64)]
 
 
 def test_pip_knows_the_name_of_a_package_with_two_underscores() -> None:
@@ -205,7 +273,7 @@ def test_steps_of_no_rows_and_no_steps_are_computed(package: ModuleType) -> None
         assert package.elman.sequence_forward(**given).h.shape == (*shapes["x"][:2], 5)
 
 
-READ = ("abi", "cells", "options", "machines", "probes", "sha256")
+READ = ("abi", "cells", "machines", "probes", "sha256")
 
 
 def test_a_damaged_object_and_one_of_another_abi_are_refused(unpacked: Path) -> None:
@@ -310,20 +378,6 @@ def test_other_systems_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_levels_are_numbered_as_the_probe_counts() -> None:
     for machine, every in levels.MACHINES.items():
         assert [level.number for level in every] == list(range(1, len(every) + 1)), machine
-
-
-def test_numbers_that_a_wheel_states_for_itself_are_those_of_their_one_place() -> None:
-    """A wheel stands without cellgen; its modules say again what descriptor and runtime say."""
-    header = (include_folder() / "cellgen_descriptor.h").read_text(encoding="utf-8")
-    flags = dict(re.findall(r"CELLGEN_VALUE_(\w+) = (\d+)", header))
-    stated = {name: str(getattr(kernels, name)) for name in ("OPTIONAL", "SAVED", "WRITTEN")}
-    assert stated == {name: flags[name] for name in stated}
-    roles = [abi.ROLES.index(name) for name in ("scalar", "upstream", "gradient")]
-    assert roles == [kernels.SCALAR, kernels.UPSTREAM, kernels.GRADIENT]
-    assert kernels.PRODUCTS == (FULL, BF16, INT8)
-    assert kernels.MOST_THREADS == threads.MAX_THREADS
-    assert kernels.ALIGNMENT == abi.WORKSPACE_ALIGNMENT
-    assert set(kernels.ERRORS) < set(abi.ERROR_CODES)
 
 
 # --- every cell, other machines ------------------------------------------------------------------

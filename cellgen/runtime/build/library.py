@@ -127,6 +127,8 @@ _ENGINE = _struct(
     [
         ("bytes", _INT64),
         ("bind", _ffi.typeof("int(*)(void *, void *, void *, void *, int64_t, int64_t *)")),
+        ("fault", _ffi.typeof("void(*)(void *, void *, int64_t *)")),
+        ("results", _ffi.typeof("int64_t(*)(void *, void *)")),
         ("work", _ffi.typeof("double(*)(void *)")),
         ("prepare", _ffi.typeof("int(*)(void *, void *, void *, int64_t)")),
         ("size", _ffi.typeof("int64_t(*)(void *)")),

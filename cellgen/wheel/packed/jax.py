@@ -61,7 +61,7 @@ class _SequenceCall:
             kept = y[-1].arrays if save else {}
             return *y[: len(self._plain)], *(kept[name] for name in self._saved(save))
 
-        specs = _specs(self._forward, dict(zip(self._names, values, strict=True)))
+        specs = _specs(self._forward, dict(zip(self._names, values, strict=True)), save=save)
         wanted = [specs[name] for name in (*self._plain, *self._saved(save))]
         results = jax.pure_callback(compute, wanted, *values, vmap_method="sequential")
         return tuple(results[: len(self._plain)]), tuple(results[len(self._plain) :])
@@ -97,9 +97,8 @@ class _SequenceCall:
 
 
 def _specs(
-    function: PrebuiltFunction, arrays: dict[str, JaxArray]
+    function: PrebuiltFunction, arrays: dict[str, JaxArray], *, save: bool = False
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and type of the results, of arrays that may not be there yet."""
-    dtype = next(iter(arrays.values())).dtype
-    shapes = function.shapes({name: array.shape for name, array in arrays.items()})
-    return {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in shapes.items()}
+    """Shapes and types of the results, of arrays that may not be there yet."""
+    specs = function.specs(arrays, save=save)
+    return {name: jax.ShapeDtypeStruct(*spec) for name, spec in specs.items()}

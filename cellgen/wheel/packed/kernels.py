@@ -1,27 +1,43 @@
 """Call prebuilt kernels by the names of their equations.
 
-Input: a cell's descriptor. Output: ``PrebuiltKernel``, with each function. Arrays are
-NumPy's, all float32 or all float64; results are new arrays. Calls run without the interpreter's
-lock.
+Input: a cell's descriptor. Output: ``PrebuiltKernel``, with each function. Arrays are NumPy's, of
+one type of 16, 32 or 64 bits, bfloat16 as ``ml_dtypes`` has it; results are new arrays. The engine
+of the cell (``cellgen_engine.h``) says what follows from them, shapes and types of the results
+above all. Calls run without the interpreter's lock.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 from collections import namedtuple
 from collections.abc import Iterable, Mapping, Sequence
-from ctypes import c_int64, c_void_p
+from ctypes import c_int64
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from cellgen.wheel.packed.loader import (
-    EntryRecord,
-    Objects,
+from cellgen.wheel.packed.loader import Objects
+from cellgen.wheel.packed.options import (
+    OPTIONS,
+    OVER_TIME,
+    RUNS,
+    AnyArgument,
+    CallOptions,
+    KernelError,
+    address_of,
+    array_of,
+    thread_count,
+)
+from cellgen.wheel.packed.structs import (
+    AXES,
+    NOWHERE,
+    ArrayRecord,
+    FaultRecord,
+    RequestRecord,
+    ScalarRecord,
     SignatureRecord,
     ValueRecord,
 )
@@ -29,15 +45,27 @@ from cellgen.wheel.packed.loader import (
 Array = npt.NDArray[np.floating[npt.NBitBase]]
 Results: TypeAlias = Any
 """A named tuple of arrays."""
-AnyArgument: TypeAlias = Any
-"""An argument or an option of a call."""
-ALIGNMENT, MOST_THREADS = 64, 1024
+ALIGNMENT = 64
 SCALAR, UPSTREAM, GRADIENT = 5, 10, 11
 """Roles of values (``cellgen_role``)."""
 OPTIONAL, SAVED, WRITTEN = 1, 4, 8
 """Flags of values (``cellgen_flag``)."""
-PRODUCTS = ("full", "bf16", "int8")
-OWN = ("name", "dims", "option_order", "team", "functions", "names")
+FITS, NOTHING = 0, 4
+"""What the engine says of a call that it takes (``cellgen_refusal``), with or without elements."""
+GAPS, UNBOUND = 0, 4
+FIXES = {
+    GAPS: "reshape it",
+    1: "reshape it",
+    2: "no dimensions make axis {axis} as long",
+    3: "axis {axis} must be {expected} long",
+}
+"""Why it refuses one (``cellgen_reason``), and what to do about an array."""
+REAL, BF16, F16 = 0, 1, 2
+"""What arrays hold (``cellgen_stored``)."""
+KINDS = {"float32": REAL, "float64": REAL, "float16": F16, "bfloat16": BF16}
+"""By the names of types."""
+_HALF, _FLOAT, _DOUBLE = map(np.dtype, (np.float16, np.float32, np.float64))
+OWN = ("name", "dims", "team", "address", "engine", "functions", "names")
 """Attributes of a kernel itself."""
 ERRORS = {
     1: "a required array is missing",
@@ -48,55 +76,39 @@ ERRORS = {
 """What functions return (``cellgen_error``), as far as calls from here can."""
 
 
-class KernelError(ValueError):
-    """A call with a name, a shape, a type or an option that the kernel does not take."""
-
-
 @dataclass(frozen=True)
 class PackedMember:
-    """A value of a function: its name, what it is, the terms of its axes.
-
-    A term is a factor, and the numbers of the dimensions that it multiplies.
-    """
+    """A value of a function: its name, what it is, its place and its record in C."""
 
     name: str
     of: str
     role: int
     flags: int
-    value: float
-    axes: tuple[tuple[tuple[int, tuple[int, ...]], ...], ...]
+    place: int
+    address: int
 
     @classmethod
-    def read(cls, value: ValueRecord) -> PackedMember:
+    def read(cls, place: int, value: ValueRecord) -> PackedMember:
         """Read one of a descriptor."""
-        axes = []
-        for axis in value.axis[: value.axes]:
-            terms = axis.contents.term[: axis.contents.terms]
-            axes.append(tuple((t.factor, tuple(d for d in t.dim if d >= 0)) for t in terms))
         names = (value.name.decode(), value.of.decode())
-        return cls(*names, value.role, value.flags, value.value, tuple(axes))
+        return cls(*names, value.role, value.flags, place, ctypes.addressof(value))
 
-    def shape(self, sizes: Mapping[int, int]) -> tuple[int, ...]:
-        """Its shape, for dimensions by number."""
-        return tuple(sum(_product(f, dims, sizes) for f, dims in axis) for axis in self.axes)
-
-    def text(self, names: Sequence[str]) -> str:
+    def text(self, dims: Sequence[str]) -> str:
         """Its shape in words: ``(B, 2*H)``."""
-        return f"({', '.join(_axis_text(axis, names) for axis in self.axes)})"
+
+        def factors(term: Any) -> str:
+            names = [dims[number] for number in term.dim if number >= 0]
+            return "*".join([str(term.factor)] * (term.factor != 1 or not names) + names)
+
+        value = ValueRecord.from_address(self.address)
+        axes = [axis.contents for axis in value.axis[: value.axes]]
+        return f"({', '.join(' + '.join(map(factors, a.term[: a.terms])) for a in axes)})"
 
 
-def _product(factor: int, dims: Sequence[int], sizes: Mapping[int, int]) -> int:
-    for dim in dims:
-        factor *= sizes[dim]
-    return factor
-
-
-def _axis_text(axis: Sequence[tuple[int, tuple[int, ...]]], names: Sequence[str]) -> str:
-    def term(factor: int, dims: tuple[int, ...]) -> str:
-        parts = ([str(factor)] if factor != 1 or not dims else []) + [names[d] for d in dims]
-        return "*".join(parts)
-
-    return " + ".join(term(*one) for one in axis)
+@lru_cache(maxsize=64)
+def _kind(dtype: np.dtype[Any]) -> int | None:
+    """What arrays of a type hold; None: no kernel has it."""
+    return KINDS.get(dtype.name) if dtype.isnative else None
 
 
 @dataclass(frozen=True)
@@ -116,117 +128,24 @@ class SavedArrays:
         return arrays[name]
 
 
-@dataclass(frozen=True)
-class CallOptions:
-    """Which steps of a sequence are valid, and how a call runs.
-
-    ``lengths`` (B) integers, ``mask`` and ``reset`` (T, B) bool: steps of each row, steps that
-    keep the state, steps before which states start anew. ``products``: "full", "bf16" or "int8".
-    ``threads``: all that the process may use where it is None; results do not depend on it.
-    """
-
-    lengths: npt.ArrayLike | None = None
-    mask: npt.ArrayLike | None = None
-    reset: npt.ArrayLike | None = None
-    reverse: bool = False
-    zero_output_for_mask: bool = False
-    products: str = "full"
-    threads: int | None = None
-
-    def words(
-        self, function: str, order: Sequence[str], T: int, B: int
-    ) -> tuple[ctypes.Array[c_int64], object]:
-        """The options in C, and what keeps their arrays. Raises KernelError."""
-        if self.products not in PRODUCTS:
-            raise KernelError(
-                f"{function}: products is {self.products!r}, expected {', '.join(PRODUCTS)}"
-            )
-        arrays = {
-            "lengths": _rows(function, "lengths", self.lengths, (B,), np.int64),
-            "mask": _rows(function, "mask", self.mask, (T, B), np.bool_),
-            "reset": _rows(function, "reset", self.reset, (T, B), np.bool_),
-        }
-        words = dict.fromkeys(order, 0)
-        words |= {name: _address(array) for name, array in arrays.items() if array is not None}
-        words["reverse"] = int(bool(self.reverse))
-        words["hold"] = int(not self.zero_output_for_mask)
-        words["products"] = PRODUCTS.index(self.products)
-        return (c_int64 * len(order))(*(words[name] for name in order)), arrays
-
-
-OPTIONS = tuple(CallOptions.__dataclass_fields__)
-RUNS = ("save", "saved")
-"""What a call says beside them: whether a run is kept, and which one."""
-OVER_TIME = ("lengths", "mask", "reset")
-"""Options that are arrays; a saved run has copies of them."""
-
-
-def _rows(
-    function: str, name: str, value: npt.ArrayLike | None, shape: tuple[int, ...], kind: type
-) -> npt.NDArray[np.generic] | None:
-    if value is None:
-        return None
-    array = _array(function, name, value)
-    fits = array.dtype.kind in ("iu" if kind is np.int64 else "bu")
-    if array.shape != shape or not fits:
-        raise KernelError(
-            f"{function}: {name} is {array.dtype} {array.shape}, expected {shape} of "
-            f"{'integers' if kind is np.int64 else 'bool'}"
-        )
-    return np.ascontiguousarray(array, kind)
-
-
-def _array(function: str, name: str, value: AnyArgument) -> npt.NDArray[np.generic]:
-    """A value as an array. Raises KernelError: rows that differ in length, a masked array."""
-    if isinstance(value, np.ma.MaskedArray):
-        raise KernelError(f"{function}: {name} is a masked array; pass it filled, and mask=")
-    try:
-        return np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise KernelError(f"{function}: {name} is no array: {error}") from error
-
-
-def _address(array: npt.NDArray[np.generic]) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
-def _threads(name: str, threads: int | None) -> int:
-    """How many threads a call runs on: as asked for, ``CELLGEN_NUM_THREADS``, every processor."""
-    if threads is None:
-        text = os.environ.get("CELLGEN_NUM_THREADS", "")
-        if text and not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MOST_THREADS):
-            raise KernelError(
-                f"{name}: CELLGEN_NUM_THREADS is {text[:40]!r}, expected a number from 1 to "
-                f"{MOST_THREADS}; set it to one or unset it, then all processors are used"
-            )
-        usable = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
-        threads = int(text) if text else min(len(usable(0)), MOST_THREADS)
-    if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
-        raise KernelError(
-            f"{name}: threads is {threads!r}, expected a number from 1 to {MOST_THREADS}"
-        )
-    return threads
-
-
 class PrebuiltFunction:
     """One function of a cell: ``f(x=..., h_prev=..., ...)`` returns a named tuple of arrays."""
 
-    def __init__(
-        self, kernel: PrebuiltKernel, signature: SignatureRecord, entries: Mapping[str, EntryRecord]
-    ) -> None:
+    def __init__(self, kernel: PrebuiltKernel, number: int, signature: SignatureRecord) -> None:
         self.name: str = signature.name.decode()
         self.label = f"{kernel.name}.{self.name}"
         self.__doc__ = signature.text.decode()
-        self._kernel, self._entries = kernel, entries
-        self._order: list[int] = signature.dim[: signature.dims]
-        members = [PackedMember.read(value) for value in signature.member[: signature.members]]
-        self.members = tuple(members)
-        self.arguments = {m.name: m for m in members if not m.flags & WRITTEN}
-        self.results = {m.name: m for m in members if m.flags & WRITTEN}
+        self.kernel, self.number = kernel, number
+        self.dims = [kernel.dims[dim] for dim in signature.dim[: signature.dims]]
+        values = enumerate(signature.member[: signature.members])
+        self.members = tuple(PackedMember.read(place, value) for place, value in values)
+        self.arguments = {m.name: m for m in self.members if not m.flags & WRITTEN}
+        self.results = {m.name: m for m in self.members if m.flags & WRITTEN}
         self.saved = tuple(n for n, m in self.results.items() if m.flags & SAVED)
         self.over_time = bool(signature.has_team)
-        self._has_workspace = bool(signature.has_workspace)
+        self._required = tuple(
+            n for n, m in self.arguments.items() if m.role != SCALAR and not m.flags & OPTIONAL
+        )
         plain = [name for name in self.results if name not in self.saved]
         self._result: Results = namedtuple(self.name, plain)  # type: ignore[misc]
         self._result_saved: Results = namedtuple(self.name, [*plain, "saved"])  # type: ignore[misc]
@@ -253,96 +172,51 @@ class PrebuiltFunction:
             raise KernelError(
                 f"{self.label} has no option {next(iter(stated), 'save')!r}: one step"
             )
-        options = CallOptions(**stated)
-        arrays, scalars, dtype = self._taken(arguments)
-        sizes = self._sizes({name: array.shape for name, array in arrays.items()})
-        wanted = [n for n in self.results if save or n not in self.saved]
-        arrays_out = {n: np.empty(self.results[n].shape(sizes), dtype) for n in wanted}
-        addresses = {name: _address(array) for name, array in (arrays | arrays_out).items()}
-        words = [
-            int(np.float64(scalars[m.name]).view(np.int64))
-            if m.role == SCALAR
-            else addresses.get(m.name)
-            for m in self.members
-        ]
-        self._run(words, sizes, dtype, options)
-        kept = {n: arrays_out.pop(n) for n in self.saved if n in arrays_out}
-        if save:
-            own = {name: scalars[name] for name in scalars if name in arguments}
-            run = {
-                n: np.array(v) if n in OVER_TIME and v is not None else v for n, v in stated.items()
-            }
-            return self._result_saved(**arrays_out, saved=SavedArrays({**kept, **own}, run))
-        return self._result(**arrays_out)
+        arrays, scalars = self._taken(arguments)
+        with _Call(self, arrays, CallOptions(**stated), scalars, saves=save) as call:
+            results = call.run()
+        if not save:
+            return self._result._make(results.values())
+        kept: dict[str, object] = {name: results.pop(name) for name in self.saved}
+        run = {n: np.array(v) if n in OVER_TIME and v is not None else v for n, v in stated.items()}
+        return self._result_saved(**results, saved=SavedArrays(kept | scalars, run))
 
     def named(self, results: Iterable[object]) -> Results:
         """Results that another library has as its arrays, by name."""
         return self._result._make(results)
 
-    def shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """Shapes of the results, for shapes of arguments. Raises KernelError."""
-        sizes = self._sizes(shapes)
-        return {name: member.shape(sizes) for name, member in self.results.items()}
-
-    def _run(
-        self,
-        words: list[int | None],
-        sizes: Mapping[int, int],
-        dtype: np.dtype[np.generic],
-        options: CallOptions,
-    ) -> None:
-        entry = self._entries["f32" if dtype.itemsize == 4 else "f64"]
-        dims = (c_int64 * len(self._order))(*(sizes[number] for number in self._order))
-        stated, keep, address = None, None, None
-        if self.over_time:
-            names = [self._kernel.dims[number] for number in self._order]
-            T, B = (sizes[self._order[names.index(n)]] if n in names else 1 for n in "TB")
-            stated, keep = options.words(self.label, self._kernel.option_order, T, B)
-            address = ctypes.addressof(stated)
-        if self._has_workspace:
-            size = entry.size(dims, address)
-            if size < 0:
-                raise MemoryError(f"{self.label}: these dimensions need too much memory")
-            memory = np.empty(size + ALIGNMENT, np.uint8)
-            start = _address(memory)
-            words += [start + -start % ALIGNMENT, size]
-        if self.over_time:
-            team = self._kernel.team(_threads(self.label, options.threads))
-            words += [team, address]
-        code = entry.call(dims, (c_void_p * len(words))(*words))
-        del keep, stated
-        if code:
-            raise KernelError(f"{self.label}: {ERRORS.get(code, f'the kernel returned {code}')}")
+    def specs(
+        self, arrays: Mapping[str, Any], *, save: bool = False
+    ) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Shape and type of each result, of arguments that have these alone. Raises KernelError."""
+        known = {name: array for name, array in arrays.items() if name in self.arguments}
+        with _Call(self, known, CallOptions(), {}, saves=save) as call:
+            return {name: (shape, dtype) for name, shape, dtype in call.specs()}
 
     def _taken(
         self, arguments: Mapping[str, AnyArgument]
-    ) -> tuple[dict[str, Array], dict[str, float], np.dtype[np.generic]]:
-        """Arguments as arrays of one type, without gaps; scalars; the type. Raises KernelError."""
-        arrays: dict[str, Array] = {}
-        scalars = {n: m.value for n, m in self.arguments.items() if m.role == SCALAR}
+    ) -> tuple[dict[str, Any], dict[str, float]]:
+        """Arguments as arrays, and numbers. Raises KernelError."""
+        arrays: dict[str, Any] = {}
+        scalars: dict[str, float] = {}
         for name, value in arguments.items():
-            if name in scalars:
+            member = self.arguments.get(name)
+            if member is not None and member.role == SCALAR:
                 scalars[name] = self._number(name, value)
-            elif name in self.arguments:
+            elif member is not None:
                 if value is not None:
-                    arrays[name] = np.require(_array(self.label, name, value), None, ("C", "A"))
-            elif name not in self._kernel.names:
+                    array = array_of(self.label, name, value)
+                    arrays[name] = array if array.flags.aligned else array.copy()
+            elif name not in self.kernel.names:
                 also = f"; options are {', '.join((*OPTIONS, *RUNS))}" if self.over_time else ""
                 raise KernelError(
                     f"{self.label} takes no {name!r}; it takes {', '.join(self.arguments)}{also}"
                 )
-        lacking = [
-            n
-            for n, m in self.arguments.items()
-            if n not in arrays and n not in scalars and not m.flags & OPTIONAL
-        ]
+        lacking = [name for name in self._required if name not in arrays]
         if lacking:
-            raise KernelError(f"{self.label}: {', '.join(lacking)} missing")
-        kinds = {array.dtype: name for name, array in arrays.items()}
-        if len(kinds) != 1 or next(iter(kinds)) not in (np.float32, np.float64):
-            types = ", ".join(f"{name} is {kind}" for kind, name in kinds.items())
-            raise KernelError(f"{self.label}: {types}; expected all float32 or all float64")
-        return arrays, scalars, next(iter(kinds))
+            fix = ", ".join(f"{name}=..." for name in lacking)
+            raise KernelError(f"{self.label}: {', '.join(lacking)} missing; pass {fix}")
+        return arrays, scalars
 
     def _number(self, name: str, value: AnyArgument) -> float:
         try:
@@ -350,52 +224,146 @@ class PrebuiltFunction:
         except (TypeError, ValueError, OverflowError) as error:
             raise KernelError(f"{self.label}: {name} is no number: {error}") from error
 
-    def _sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[int, int]:
-        """Dimensions by number, from the shapes of arguments. Raises KernelError."""
-        sizes: dict[int, int] = {}
-        axes = []
-        for name, shape in shapes.items():
-            if name in self.arguments:
-                member = self.arguments[name]
-                if len(shape) != len(member.axes):
-                    raise self._unfit(name, shape, sizes)
-                axes += list(zip(member.axes, shape, strict=True))
-        before = -1
-        while before != len(sizes):
-            before = len(sizes)
-            for axis, length in axes:
-                _solve(axis, length, sizes)
-        unknown = [self._kernel.dims[n] for n in self._order if n not in sizes]
-        if unknown:
-            raise KernelError(f"{self.label}: no argument tells {', '.join(unknown)}")
-        for name, shape in shapes.items():
-            if name in self.arguments and self.arguments[name].shape(sizes) != tuple(shape):
-                raise self._unfit(name, shape, sizes)
-        return sizes
 
-    def _unfit(self, name: str, shape: tuple[int, ...], sizes: Mapping[int, int]) -> KernelError:
-        dims = self._kernel.dims
-        known = ", ".join(f"{dims[number]} = {size}" for number, size in sorted(sizes.items()))
-        expected = self.arguments[name].text(dims)
-        return KernelError(
-            f"{self.label}: {name} is {tuple(shape)}, expected {expected}"
-            + (f" with {known}" if known else "")
+class _Call:
+    """A call that the engine has bound, of arrays, or of what has their shapes and types alone.
+
+    Raises KernelError. What is refused holds nothing.
+    """
+
+    def __init__(
+        self,
+        function: PrebuiltFunction,
+        arrays: dict[str, Any],
+        options: CallOptions,
+        scalars: Mapping[str, float],
+        *,
+        saves: bool,
+    ) -> None:
+        self._function, self._arrays, self._options = function, arrays, options
+        self._dtype = self._element()
+        self._request = RequestRecord(
+            function=function.number,
+            is_double=self._dtype == _DOUBLE,
+            narrow=_kind(self._dtype),
+            saves=saves,
+            say=options.numbers(function.label),
+            again=NOWHERE,
+        )
+        if scalars:
+            rows: list[Any] = [
+                (function.arguments[n].place, NOWHERE, x) for n, x in scalars.items()
+            ]
+            self._request.scalars = len(rows)
+            self._request.scalar = (ScalarRecord * len(rows))(*rows)
+        self._engine = function.kernel.engine
+        self._memory = np.empty(self._engine.bytes, np.uint8)
+        self._call = address_of(self._memory)
+        self._sizes = (c_int64 * len(function.dims))()
+        while self._bind() not in (FITS, NOTHING):
+            name = self._apart()
+            arrays[name] = np.require(arrays[name], None, "C")
+        self._formed = (ArrayRecord * len(function.results))()
+        self._count = self._engine.results(self._call, self._formed)
+
+    def __enter__(self) -> _Call:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._engine.end(self._call)
+
+    def specs(self) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
+        """Name, shape and type of each result that it forms."""
+        own, members = self._dtype, self._function.members
+        types: dict[int | None, np.dtype[Any]]
+        types = {REAL: _FLOAT, F16: _HALF, _kind(own): own}
+        return [
+            (members[r.member].name, tuple(r.length[: r.rank]), types[r.kind])
+            for r in self._formed[: self._count]
+        ]
+
+    def run(self) -> dict[str, Array]:
+        """Compute, and return the results by name. Raises KernelError, MemoryError."""
+        function, engine, call = self._function, self._engine, self._call
+        results = {name: np.empty(shape, dtype) for name, shape, dtype in self.specs()}
+        for record, array in zip(self._formed, results.values(), strict=False):
+            record.data = address_of(array)
+        keep = team = None
+        if function.over_time:
+            sizes = dict(zip(function.dims, self._sizes, strict=True))
+            steps, rows = (sizes.get(name, 1) for name in "TB")
+            keep = self._options.put(function.label, self._request, steps, rows)
+            team = function.kernel.team(thread_count(function.label, self._options.threads))
+        request = ctypes.byref(self._request)
+        code = engine.prepare(call, request, self._formed, self._count)
+        size = engine.size(call)
+        if code or size < 0:
+            raise MemoryError(f"{function.label}: these dimensions need too much memory")
+        memory = np.empty(size + ALIGNMENT, np.uint8)
+        start = address_of(memory)
+        code = engine.run(call, start + -start % ALIGNMENT, size, team)
+        del keep
+        if code:
+            said = ERRORS.get(code, f"the kernel returned {code}")
+            raise KernelError(f"{function.label}: {said}")
+        return results
+
+    def _bind(self) -> int:
+        rows: list[Any] = [
+            _row(self._function.arguments[n], array) for n, array in self._arrays.items()
+        ]
+        cell, request = self._function.kernel.address, ctypes.byref(self._request)
+        in_c = (ArrayRecord * len(rows))(*rows)
+        code: int = self._engine.bind(self._call, cell, request, in_c, len(rows), self._sizes)
+        return code
+
+    def _element(self) -> np.dtype[Any]:
+        """The one type of the arrays; what a run in 16 bits kept is as it kept it."""
+        types = {array.dtype: name for name, array in self._arrays.items()}
+        own: list[np.dtype[Any]] = [*types]
+        if len(types) > 1:
+            members, arrays = self._function.arguments, self._arrays.items()
+            own = [*{a.dtype for n, a in arrays if not members[n].flags & SAVED}]
+        is_one = len(own) == 1 and None not in map(_kind, types)
+        if is_one and (len(types) == 1 or (_kind(own[0]) and _DOUBLE not in types)):
+            return own[0]
+        listed = ", ".join(f"{name} is {dtype}" for dtype, name in types.items())
+        raise KernelError(
+            f"{self._function.label}: {listed}; expected all {' or all '.join(KINDS)}: convert them"
+        )
+
+    def _apart(self) -> str:
+        """The array that lies as no kernel reads it. Raises KernelError: shapes do not fit."""
+        function = self._function
+        dims, fault = function.kernel.dims, FaultRecord()
+        known = (c_int64 * len(dims))()
+        self._engine.fault(self._call, ctypes.byref(fault), known)
+        if fault.reason == UNBOUND:
+            raise KernelError(
+                f"{function.label}: no argument tells {dims[fault.axis]}; pass one that has it"
+            )
+        name: str = [*self._arrays][fault.array]
+        array = self._arrays[name]
+        is_numpys = isinstance(array, np.ndarray)
+        if fault.reason == GAPS and is_numpys and not array.flags.c_contiguous:
+            return name
+        sizes = ", ".join(f"{d} = {n}" for d, n in zip(dims, known, strict=True) if n >= 0)
+        fix = FIXES[fault.reason].format(axis=fault.axis, expected=fault.expected)
+        raise KernelError(
+            f"{function.label}: {name} is {tuple(array.shape)}, expected "
+            f"{function.arguments[name].text(dims)}{' with ' * bool(sizes)}{sizes}; {fix}"
         )
 
 
-def _solve(axis: Sequence[tuple[int, tuple[int, ...]]], length: int, sizes: dict[int, int]) -> None:
-    """Find the one dimension of an axis that is not known, where it stands in one term alone."""
-    open_terms = [(f, dims) for f, dims in axis if any(d not in sizes for d in dims)]
-    if len(open_terms) != 1:
-        return
-    factor, dims = open_terms[0]
-    unknown = [d for d in dims if d not in sizes]
-    if len(unknown) != 1:
-        return
-    rest = length - sum(_product(f, ds, sizes) for f, ds in axis if (f, ds) != (factor, dims))
-    by = _product(factor, [d for d in dims if d in sizes], sizes)
-    if by > 0 and rest >= 0 and rest % by == 0:
-        sizes[unknown[0]] = rest // by
+def _row(member: PackedMember, array: Any) -> tuple[Any, ...]:
+    """An array as ``ArrayRecord`` has it; without memory, what is none of NumPy's."""
+    shape, data = array.shape, None
+    strides: tuple[int, ...] = ()
+    if isinstance(array, np.ndarray):
+        data = address_of(array)
+        strides = () if array.flags.c_contiguous else array.strides
+    which = member.address, member.place, NOWHERE, data, _kind(array.dtype)
+    return *which, len(shape), bool(strides), shape[:AXES], strides[:AXES]
 
 
 class PrebuiltKernel:
@@ -405,19 +373,16 @@ class PrebuiltKernel:
         cell = objects.cell(name)
         self.name = name
         self.dims: list[str] = [dim.decode() for dim in cell.dim[: cell.dims]]
-        self.option_order = objects.options
         self.team = cell.team
-        self._cell = cell
+        self.address = ctypes.addressof(cell)
+        self.engine = cell.engine.contents
+        self._signatures: list[SignatureRecord] = cell.function[: cell.functions]
 
     @cached_property
     def functions(self) -> dict[str, PrebuiltFunction]:
         """By name; read of the descriptor when first asked for."""
-        cell, functions = self._cell, {}
-        precisions = cell.precision[: cell.precisions]
-        for number, signature in enumerate(cell.function[: cell.functions]):
-            entries = {p.name.decode(): p.entry[number] for p in precisions}
-            functions[signature.name.decode()] = PrebuiltFunction(self, signature, entries)
-        return functions
+        functions = [PrebuiltFunction(self, n, s) for n, s in enumerate(self._signatures)]
+        return {function.name: function for function in functions}
 
     @cached_property
     def names(self) -> frozenset[str]:

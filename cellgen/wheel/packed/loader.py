@@ -13,69 +13,14 @@ import json
 import os
 import platform
 import sys
-from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_void_p
+from ctypes import POINTER
 from pathlib import Path
+
+from cellgen.wheel.packed.structs import CellRecord
 
 VARIABLE = "CELLGEN_LEVEL"
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 """Other names of machines."""
-
-
-class _Term(Structure):
-    _fields_ = (("factor", c_int64), ("dim", c_int64 * 3))
-
-
-class _Axis(Structure):
-    _fields_ = (("terms", c_int64), ("term", POINTER(_Term)))
-
-
-class ValueRecord(Structure):
-    """A member of a function's arguments."""
-
-    _fields_ = (
-        *(("name", c_char_p), ("of", c_char_p), ("role", c_int64), ("flags", c_int64)),
-        *(("value", c_double), ("axes", c_int64), ("axis", POINTER(_Axis) * 8)),
-    )
-
-
-class SignatureRecord(Structure):
-    """What a function takes."""
-
-    _fields_ = (
-        *(("name", c_char_p), ("text", c_char_p), ("dims", c_int64), ("dim", POINTER(c_int64))),
-        *(("arguments", c_int64), ("members", c_int64), ("member", POINTER(ValueRecord))),
-        *(("has_workspace", c_int64), ("has_team", c_int64)),
-    )
-
-
-class EntryRecord(Structure):
-    """How a function is called in one precision."""
-
-    _fields_ = (
-        ("call", CFUNCTYPE(c_int, c_void_p, c_void_p)),
-        ("size", CFUNCTYPE(c_int64, c_void_p, c_void_p)),
-        ("plan", c_void_p),
-        ("packed_size", c_void_p),
-        ("pack", c_void_p),
-    )
-
-
-class _Precision(Structure):
-    _fields_ = (("name", c_char_p), ("bytes", c_int64), ("entry", POINTER(EntryRecord)))
-
-
-class CellRecord(Structure):
-    """A cell's descriptor."""
-
-    _fields_ = (
-        *(("abi", c_int64), ("name", c_char_p), ("digest", c_char_p)),
-        *(("dims", c_int64), ("dim", POINTER(c_char_p))),
-        *(("functions", c_int64), ("function", POINTER(SignatureRecord))),
-        *(("precisions", c_int64), ("precision", POINTER(_Precision))),
-        ("team", CFUNCTYPE(c_void_p, c_int)),
-        ("team_create", c_void_p),
-        ("team_destroy", c_void_p),
-    )
 
 
 INCOMPLETE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -91,7 +36,6 @@ class Objects:
             self._manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
             self.abi = int(self._manifest["abi"])
             self.cells: dict[str, str] = dict(self._manifest["cells"])
-            self.options: list[str] = list(self._manifest["options"])
             self._variants = self._of_machine(self._manifest["machines"])
             chosen = self._chosen()
             self.level = chosen["level"]

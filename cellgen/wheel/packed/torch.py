@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
-from cellgen.wheel.packed.kernels import (
-    GRADIENT,
-    OPTIONS,
-    UPSTREAM,
-    AnyArgument,
-    Array,
-    KernelError,
-    PrebuiltKernel,
-    Results,
-)
+from cellgen.wheel.packed.kernels import GRADIENT, UPSTREAM, Array, PrebuiltKernel, Results
+from cellgen.wheel.packed.options import OPTIONS, AnyArgument, KernelError
+
+try:
+    from ml_dtypes import bfloat16
+except ImportError:  # then NumPy has no bfloat16
+    bfloat16 = None
 
 Context: TypeAlias = Any
 """What autograd keeps of a call."""
@@ -38,7 +36,7 @@ class _Sequence(torch.autograd.Function):
         y = kernel.sequence_forward(**arrays, **options, save=True)
         ctx.kernel, ctx.names, ctx.saved = kernel, names, y.saved
         ctx.results = y._fields[:-1]
-        results = tuple(map(torch.from_numpy, y[:-1]))
+        results = tuple(map(_tensor, y[:-1]))
         ctx.save_for_backward(*tensors, *results)
         return results
 
@@ -55,15 +53,25 @@ class _Sequence(torch.autograd.Function):
                 arrays[name] = _numpy(ctx.kernel, name, tensor)
         g = function(**arrays, saved=ctx.saved)
         by = {m.of: getattr(g, n) for n, m in function.results.items() if m.role == GRADIENT}
-        gradients = (torch.from_numpy(by[n]) if n in by else None for n in ctx.names)
+        gradients = (_tensor(by[n]) if n in by else None for n in ctx.names)
         return (None, None, None, *gradients)
 
 
 def _numpy(kernel: PrebuiltKernel, name: str, tensor: torch.Tensor) -> Array:
     if tensor.device.type != "cpu":
         raise KernelError(f"{kernel.name}: {name} is on {tensor.device}, expected the CPU")
-    array: Array = tensor.detach().contiguous().numpy()
-    return array
+    tensor = tensor.detach()
+    if tensor.dtype != torch.bfloat16:
+        return tensor.numpy()  # type: ignore[no-any-return]
+    if bfloat16 is None:
+        raise KernelError(f"{kernel.name}: {name} is bfloat16, which needs `pip install ml_dtypes`")
+    return tensor.view(torch.int16).numpy().view(bfloat16)  # type: ignore[no-any-return]
+
+
+def _tensor(array: Array) -> torch.Tensor:
+    if bfloat16 is None or array.dtype != bfloat16:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
 
 
 def sequence(kernel: PrebuiltKernel, **arguments: AnyArgument) -> Results:
