@@ -61,16 +61,16 @@ def check_cell(name: str, options: argparse.Namespace) -> list[Record]:
     records: list[Record] = []
     for dtype in BARS:
         asked: dict[str, Callable[[int], float]] = {
-            "over time": lambda s: _over_time(kernel, exact, dtype, s, options.quick),  # noqa: B023
-            "step": lambda s: _steps(kernel, exact, dtype, s),  # noqa: B023
+            "over time": lambda s: error_over_time(kernel, exact, dtype, s, options.quick),  # noqa: B023
+            "step": lambda s: error_of_steps(kernel, exact, dtype, s),  # noqa: B023
         }
         if dtype != "bfloat16":  # __cuda_array_interface__, which brings the gaps, has none
-            asked["layouts"] = lambda s: _layouts(kernel, exact, dtype, s)  # noqa: B023
+            asked["layouts"] = lambda s: error_of_layouts(kernel, exact, dtype, s)  # noqa: B023
         for what, measure in asked.items():
             error = worst(dtype, [measure(seed) for seed in seeds])
             record = {"cell": name, "dtype": dtype, "what": what, "error": error}
             records.append(_said(record, error <= BARS[dtype]))
-    wrong = _wrong_calls(kernel, exact)
+    wrong = wrong_calls(kernel, exact)
     return [*records, _said({"cell": name, "what": "wrong calls", "wrong": wrong}, not wrong)]
 
 
@@ -99,7 +99,7 @@ def _said(record: Record, ok: bool) -> Record:
     return {**record, "ok": ok}
 
 
-def _over_time(kernel: CudaKernel, exact: Kernel, dtype: str, seed: int, quick: bool) -> float:
+def error_over_time(kernel: CudaKernel, exact: Kernel, dtype: str, seed: int, quick: bool) -> float:
     """Largest error of the functions over time; infinite for a cell that has none."""
     if "sequence_forward" not in kernel.functions:
         return float("inf")
@@ -123,7 +123,7 @@ def _over_time(kernel: CudaKernel, exact: Kernel, dtype: str, seed: int, quick: 
     return worst
 
 
-def _steps(kernel: CudaKernel, exact: Kernel, dtype: str, seed: int) -> float:
+def error_of_steps(kernel: CudaKernel, exact: Kernel, dtype: str, seed: int) -> float:
     """Largest error of the functions of one step; each takes what those before it gave."""
     sizes = {**DIMS, **dict(zip("TBIH", (1, 3, 2, 5), strict=True))}
     rng, known, worst = np.random.default_rng(seed), Arrays(), 0.0
@@ -138,7 +138,7 @@ def _steps(kernel: CudaKernel, exact: Kernel, dtype: str, seed: int) -> float:
         expected = function(**given)._asdict()
         found = _call(kernel, kernel.functions[name], sizes, dtype, device, {})
         for result, array in expected.items():
-            worst = max(worst, _error(found[result].numpy(), array, dtype, expected))
+            worst = max(worst, largest_error(found[result].numpy(), array, dtype, expected))
         known |= {n: a for n, a in expected.items() if n not in known}
     return worst
 
@@ -160,7 +160,7 @@ def _with_gaps(kernel: CudaKernel, array: np.ndarray, dtype: str) -> Strided:
     return Strided(kernel.array(room), (rows, steps, *units), room.strides)
 
 
-def _layouts(kernel: CudaKernel, exact: Kernel, dtype: str, seed: int) -> float:
+def error_of_layouts(kernel: CudaKernel, exact: Kernel, dtype: str, seed: int) -> float:
     """Largest error with rows first, gaps, gradients that stop at windows, the last state alone."""
     sizes = {**DIMS, **dict(zip("TBIH", SHAPES[0], strict=True))}
     rng, worst = np.random.default_rng(seed), 0.0
@@ -191,7 +191,7 @@ def _layouts(kernel: CudaKernel, exact: Kernel, dtype: str, seed: int) -> float:
             array = getattr(arrays, result.name).numpy()
             array = array.swapaxes(0, 1) if result.over_time else array
             exact_array = getattr(exactly, result.name)
-            worst = max(worst, _error(array, exact_array, dtype, exactly._asdict()))
+            worst = max(worst, largest_error(array, exact_array, dtype, exactly._asdict()))
     for result in (r for r in forward.function.results if not r.saved):
         one, other = getattr(last, result.name), getattr(found, result.name)
         same = one is None if result.over_time else np.array_equal(one.numpy(), other.numpy())
@@ -199,7 +199,7 @@ def _layouts(kernel: CudaKernel, exact: Kernel, dtype: str, seed: int) -> float:
     return worst
 
 
-def _wrong_calls(kernel: CudaKernel, exact: Kernel) -> list[str]:
+def wrong_calls(kernel: CudaKernel, exact: Kernel) -> list[str]:
     """Calls that are wrong: each has to be refused, by name, and right calls to work after it."""
     sizes = {**DIMS, **dict(zip("TBIH", SHAPES[0], strict=True))}
     rng, forward = np.random.default_rng(0), kernel.sequence_forward
@@ -293,7 +293,7 @@ def _compare(
             first, second = bits[0][name], bits[1][name]
             if not np.array_equal(first, second):
                 return float("inf")
-            worst = max(worst, _error(first, results[name], dtype, results))
+            worst = max(worst, largest_error(first, results[name], dtype, results))
     if dtype != "float32" or worst <= BARS[dtype]:
         return worst
     own = _of_float32(exact, given, above, options, expected, gradients)
@@ -310,7 +310,7 @@ def _of_float32(
     outputs = {n: getattr(found, n) for n in backward_outputs(backward.function, found)}
     gradients = backward(**given, **outputs, **above, **options, saved=found.saved)
     errors = [
-        _error(getattr(some, name), array, "float32", every._asdict())
+        largest_error(getattr(some, name), array, "float32", every._asdict())
         for some, every in zip((found, gradients), exact, strict=True)
         for name, array in every._asdict().items()
         if name != "saved"
@@ -318,7 +318,7 @@ def _of_float32(
     return max(errors)
 
 
-def _error(
+def largest_error(
     found: np.ndarray, exact: np.ndarray, dtype: str, results: Mapping[str, object]
 ) -> float:
     """Largest difference over the largest entry; infinite where an entry is no number.

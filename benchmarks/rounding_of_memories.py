@@ -97,10 +97,10 @@ def losses(
         drawn = (
             first_use._decays(shape, generator)
             if is_decay
-            else first_use._drawn(item, shape, generator, shift, is_positive)
+            else first_use.draw_values(item, shape, generator, shift, is_positive)
         )
         theta.append(drawn)
-    true, near, above, handed = first_use._true_and_near(launch, theta, dtype, generator)
+    true, near, above, handed = first_use.true_and_near(launch, theta, dtype, generator)
     with np.errstate(all="ignore"), bfloat16_as_on_devices():
         formed = first_use._by_kernels(launch, handed, above, CPU, dtype)
     return {

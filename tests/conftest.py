@@ -306,7 +306,7 @@ def most_cells_are_quickly_compiled(pytestconfig: pytest.Config) -> None:
     """
     if asks_for_slow_tests(pytestconfig.option.markexpr):
         return
-    entry = shared_object._entry
+    entry = shared_object.entry_of
 
     def of_its_flags(sources: SourceFiles, interface: Interface, found: CompilerInfo) -> str:
         return entry(sources, interface, _with_flags(found, _quick_flags(interface.name)))
@@ -320,7 +320,7 @@ def most_cells_are_quickly_compiled(pytestconfig: pytest.Config) -> None:
         def __getattr__(self, name: str) -> object:
             return getattr(driver, name)
 
-    shared_object._entry, shared_object.driver = of_its_flags, Compiling()  # type: ignore[assignment]
+    shared_object.entry_of, shared_object.driver = of_its_flags, Compiling()  # type: ignore[assignment]
     of_a_level = objects.compiler_of
     objects.compiler_of = lambda level: _with_flags(of_a_level(level), QUICK_FLAGS)
 

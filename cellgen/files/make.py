@@ -123,7 +123,7 @@ def compile_all(
         try:
             unfailed = [outcome for outcome in written if outcome.error is None]
             for outcome in sorted(unfailed, key=lambda o: -_size(o.source, target)):
-                waiting[pool.submit(_compile, outcome, target)] = outcome
+                waiting[pool.submit(compile_written, outcome, target)] = outcome
             for future in as_completed(waiting):
                 outcome = _finished(waiting[future], future)
                 finished[outcome.source.name] = outcome
@@ -142,7 +142,8 @@ def _size(source: Source, target: str) -> int:
     return sum(map(len, source.of(target).values())) if source.is_spelled(target) else 0
 
 
-def _compile(outcome: Outcome, target: str) -> Built:
+def compile_written(outcome: Outcome, target: str) -> Built:
+    """Compile what was written of a cell for a target. Raises BuildError."""
     source, include = outcome.source, outcome.folder.parent / "include"
     files = SourceFiles.gather(source.name, source.of(target), outcome.folder, include)
     return backend(target).build(files, source.interface)

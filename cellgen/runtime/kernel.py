@@ -103,7 +103,7 @@ class Kernel(ShownInNotebooks):
 
     def __reduce__(self) -> tuple[object, ...]:
         sources = self.sources()
-        sent = None if sources.digest == _shipped_digest(self.name) else sources
+        sent = None if sources.digest == shipped_digest(self.name) else sources
         return _arrived, (ABI_VERSION, self.interface, sources.digest, sent)
 
     def __copy__(self) -> Kernel:
@@ -228,13 +228,13 @@ class Kernel(ShownInNotebooks):
 _kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()
 
 
-def _renew_locks() -> None:
+def renew_locks() -> None:
     """Give a forked child locks that no thread of its parent holds."""
     for kernel in _kernels:
         kernel._lock = threading.RLock()
 
 
-after_fork_in_child(_renew_locks)
+after_fork_in_child(renew_locks)
 
 
 ARRIVALS = 16
@@ -254,7 +254,7 @@ def _arrived(abi: int, interface: Interface, digest: str, sources: SourceFiles |
         actual, origin, remedy = sources.digest, "in the pickle", "pickle the kernel again"
         kernel = Kernel(interface, sources)
     else:
-        actual, origin = _shipped_digest(name) or "none", "that ship here"
+        actual, origin = shipped_digest(name) or "none", "that ship here"
         remedy = "install the same version of cellgen on both sides"
         kernel = Kernel(interface, generated_folder() / name)
     if actual != digest:
@@ -276,7 +276,7 @@ def require_abi(name: str, abi: int) -> None:
         )
 
 
-def _shipped_digest(name: str) -> str | None:
+def shipped_digest(name: str) -> str | None:
     """The digest of the sources of a cell that ships; None where no cell of that name does."""
     folder = generated_folder() / name
     return SourceFiles.read(folder, name).digest if (folder / f"{name}.c").is_file() else None

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 @cache
-def _environment(folder: Path) -> jinja2.Environment:
+def environment_of(folder: Path) -> jinja2.Environment:
+    """Read the templates of a folder once."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         undefined=jinja2.StrictUndefined,
@@ -42,20 +43,20 @@ def fill(template: str, context: DataclassInstance) -> str:
     """
     values = {item.name: getattr(context, item.name) for item in dataclasses.fields(context)}
     check_template(template, values.keys())
-    return _environment(templates_folder()).get_template(template).render(values)
+    return environment_of(templates_folder()).get_template(template).render(values)
 
 
 def fill_block(template: str, block: str, context: DataclassInstance) -> str:
     """Render one block of a template, which reads some fields of its context."""
     values = {item.name: getattr(context, item.name) for item in dataclasses.fields(context)}
-    whole = _environment(templates_folder()).get_template(template)
+    whole = environment_of(templates_folder()).get_template(template)
     return "".join(whole.blocks[block](whole.new_context(values)))
 
 
 @cache
 def blocks_of(template: str) -> tuple[str, ...]:
     """The names of a template's blocks, in order."""
-    return tuple(_environment(templates_folder()).get_template(template).blocks)
+    return tuple(environment_of(templates_folder()).get_template(template).blocks)
 
 
 def continued(text: str) -> str:
@@ -74,7 +75,7 @@ def check_template(template: str, fields: Set[str]) -> None:
     Raises:
         DerivationError: naming both.
     """
-    environment = _environment(templates_folder())
+    environment = environment_of(templates_folder())
     assert environment.loader is not None
     source, _, _ = environment.loader.get_source(environment, template)
     free = _free_variables(source)
@@ -87,5 +88,5 @@ def check_template(template: str, fields: Set[str]) -> None:
 
 @cache
 def _free_variables(source: str) -> Set[str]:
-    environment = _environment(templates_folder())
+    environment = environment_of(templates_folder())
     return jinja2.meta.find_undeclared_variables(environment.parse(source))

@@ -85,19 +85,19 @@ def _choices(launch: FormLaunch, theta: Sequence[Tensor]) -> Sequence[Chosen]:
     if not any(map(_is_chosen, launch.module.PLAN["forward"])):
         return (FIRST,)
     key = _call_key(launch, theta)
-    if key not in _chosen():
+    if key not in choices_of_process():
         timer = timer_of(theta[0].device)
         if timer is None:
             return (FIRST,)
         choices = _recalled_or_measured(launch, theta, timer)
         if not choices and is_capturing(theta[0].device):
             return (FIRST,)
-        _chosen()[key] = choices or (FIRST,)
-    return _chosen()[key]
+        choices_of_process()[key] = choices or (FIRST,)
+    return choices_of_process()[key]
 
 
 @functools.cache
-def _chosen() -> dict[object, Sequence[Chosen]]:
+def choices_of_process() -> dict[object, Sequence[Chosen]]:
     """The choices of this process that need no look into the cache."""
     return {}
 
@@ -105,7 +105,9 @@ def _chosen() -> dict[object, Sequence[Chosen]]:
 def _forget(launch: FormLaunch, theta: Sequence[Tensor], wrong: Sequence[Chosen]) -> None:
     """Choose configurations no more that were found to be wrong."""
     key = _call_key(launch, theta)
-    _chosen()[key] = right = [one for one in _chosen()[key] if one not in wrong]
+    choices_of_process()[key] = right = [
+        one for one in choices_of_process()[key] if one not in wrong
+    ]
     _remember(_stated(launch, theta), right)
 
 
@@ -179,7 +181,7 @@ def _recalled_or_measured(
             ).synchronize()  # the thread below has a stream of its own
         with ThreadPoolExecutor(1) as apart_from_modes:  # of grad, autocast, devices of a caller
             try:
-                choices = apart_from_modes.submit(_measured, launch, theta, timer).result()
+                choices = apart_from_modes.submit(measure_choices, launch, theta, timer).result()
             except torch.OutOfMemoryError as error:  # a call needs less than what times it
                 log.warning("%s: no memory to time its kernels: %s", launch.cell, error)
                 return []
@@ -212,7 +214,7 @@ def _is_chosen(operation: Row) -> bool:
     return operation["op"] == "memory" or _is_scan(operation)
 
 
-def _measured(launch: FormLaunch, theta: Sequence[Tensor], timer: Timer) -> list[Chosen]:
+def measure_choices(launch: FormLaunch, theta: Sequence[Tensor], timer: Timer) -> list[Chosen]:
     """Choices for all layers of a cell, the best first: the next best of one is that of all."""
     device = theta[0].device
     with on_device(device), torch.no_grad():

@@ -64,14 +64,14 @@ def prove_once(launch: FormLaunch, device: torch.device, dtype: torch.dtype) -> 
     sizes = tuple(sorted(launch.sizes.items()))
     kind = (launch.learning, launch.gaps is not None, _resets(launch), launch.trains, launch.chosen)
     call = (launch.cell, launch.module.__file__, device, dtype, sizes, kind)
-    if call in _proved():
+    if call in proofs_of_process():
         return
     _prove(launch, device, dtype)
-    _proved()[call] = True
+    proofs_of_process()[call] = True
 
 
 @functools.cache
-def _proved() -> dict[object, bool]:
+def proofs_of_process() -> dict[object, bool]:
     """The calls of this process that need no look into the cache."""
     return {}
 
@@ -89,7 +89,7 @@ def _prove(launch: FormLaunch, device: torch.device, dtype: torch.dtype) -> None
             code="device.proof",
         )
     with ThreadPoolExecutor(1) as apart_from_modes:  # of grad, autocast, devices, hooks of a caller
-        compared, left_out = apart_from_modes.submit(_compared, launch, device, dtype).result()
+        compared, left_out = apart_from_modes.submit(compare, launch, device, dtype).result()
     name = max(compared, key=lambda n: compared[n][0] / compared[n][1], default="")
     version = importlib.metadata.version("triton")
     if not name:
@@ -129,7 +129,7 @@ def _stated(launch: FormLaunch, device: torch.device, dtype: torch.dtype) -> tup
     return (
         *versions(launch, device),
         str(dtype),
-        str(sorted(_fewer(launch).items())),
+        str(sorted(smaller_sizes(launch).items())),
         str(call.configuration()),
         str(sorted(launch.learning)) if launch.trains else "without gradients",
     )
@@ -157,11 +157,11 @@ def name_of(device: torch.device) -> str:
 # --- what is compared ----------------------------------------------------------------------------
 
 
-def _compared(
+def compare(
     launch: FormLaunch, device: torch.device, dtype: torch.dtype
 ) -> tuple[dict[str, tuple[float, float]], tuple[str, ...]]:
     """Of each result how far it is and its bar, where that is farthest; and what is left out."""
-    sizes, compared, left_out = _fewer(launch), dict[str, tuple[float, float]](), set[str]()
+    sizes, compared, left_out = smaller_sizes(launch), dict[str, tuple[float, float]](), set[str]()
     for draw, shift in enumerate(SHIFTS):
         if draw >= ALWAYS and not left_out - compared.keys():
             break
@@ -170,12 +170,12 @@ def _compared(
         small = replace(launch, sizes=sizes, call=launch.sizes, gaps=gaps)
         is_positive = draw % 2 == 1
         theta = [
-            _drawn(item, launch.shape_of(item, sizes), generator, shift, is_positive)
+            draw_values(item, launch.shape_of(item, sizes), generator, shift, is_positive)
             if item.name not in launch.decays
             else _decays(launch.shape_of(item, sizes), generator)
             for item in launch.arguments
         ]
-        true, near, above, handed = _true_and_near(small, theta, dtype, generator)
+        true, near, above, handed = true_and_near(small, theta, dtype, generator)
         formed = _by_kernels(small, handed, above, device, dtype)
         is_narrow = dtype in NARROW
         scale = 1.0 if is_narrow else torch.finfo(dtype).eps / torch.finfo(torch.float32).eps
@@ -191,7 +191,7 @@ def _compared(
     return compared, tuple(sorted(left_out - compared.keys()))
 
 
-def _true_and_near(
+def true_and_near(
     launch: FormLaunch,
     theta: Sequence[Tensor],
     dtype: torch.dtype,
@@ -199,26 +199,28 @@ def _true_and_near(
 ) -> tuple[Results, Results, Results, Sequence[Tensor]]:
     """True results, others that are as near as can be asked, and what kernels are handed."""
     if dtype not in NARROW:
-        exact, above = _by_torch(launch, theta, torch.float64, generator)
-        near, _ = _by_torch(launch, theta, torch.float32, generator, above)
+        exact, above = by_torch(launch, theta, torch.float64, generator)
+        near, _ = by_torch(launch, theta, torch.float32, generator, above)
         return exact, near, above, theta
-    near, above = _by_torch(launch, theta, torch.float64, generator, stored=dtype)
+    near, above = by_torch(launch, theta, torch.float64, generator, stored=dtype)
     theta = [tensor.to(dtype).double() for tensor in theta]
     above = {name: tensor.to(dtype).double() for name, tensor in above.items()}
-    true, _ = _by_torch(launch, theta, torch.float64, generator, above)
+    true, _ = by_torch(launch, theta, torch.float64, generator, above)
     return true, near, above, theta
 
 
-def _fewer(launch: FormLaunch) -> dict[str, int]:
+def smaller_sizes(launch: FormLaunch) -> dict[str, int]:
     """The sizes of a comparison: those of the call, but for steps, rows and heads."""
     memories = launch.module.PLAN.get("memories", ())
     heads = {dim for memory in memories for dim in memory["sizes"]["N"]}
     heads -= {dim for memory in memories for axis in "KV" for dim in memory["sizes"][axis]}
     fewer = {"T": STEPS, **dict.fromkeys(("B", *heads), ROWS)}
-    return {name: _like(size, fewer.get(name, size)) for name, size in launch.sizes.items()}
+    return {
+        name: compiled_alike(size, fewer.get(name, size)) for name, size in launch.sizes.items()
+    }
 
 
-def _like(size: int, fewer: int) -> int:
+def compiled_alike(size: int, fewer: int) -> int:
     """A smaller size that Triton compiles alike."""
     if size in (1, fewer):
         return size
@@ -227,7 +229,7 @@ def _like(size: int, fewer: int) -> int:
     return fewer if fewer % WHOLE else fewer + 1
 
 
-def _drawn(
+def draw_values(
     item: Argument,
     shape: Sequence[int],
     generator: torch.Generator,
@@ -267,7 +269,7 @@ def _decays(shape: Sequence[int], generator: torch.Generator) -> Tensor:
     return (0.9 + 0.09 * numbers).float().double()
 
 
-def _by_torch(
+def by_torch(
     launch: FormLaunch,
     theta: Sequence[Tensor],
     dtype: torch.dtype,
@@ -305,7 +307,7 @@ def _by_kernels(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Results:
-    with on_device(device), _full_products(), torch.no_grad():
+    with on_device(device), full_products(), torch.no_grad():
         run = small.to(device).run([tensor.to(device, dtype) for tensor in theta])
         formed, gradients = run.forward(), dict[str, Tensor]()
         if small.trains:
@@ -314,7 +316,7 @@ def _by_kernels(
 
 
 @contextmanager
-def _full_products() -> Iterator[None]:
+def full_products() -> Iterator[None]:
     """Products of float32 in float32: what a caller allows is no fault of kernels."""
     matmul = torch.backends.cuda.matmul
     is_new = hasattr(matmul, "fp32_precision")

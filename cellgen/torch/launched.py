@@ -144,7 +144,7 @@ class Launched(torch.autograd.Function):
         saved, many = ctx.saved_tensors, len(launch.names)
         theta, is_needed = saved[:many], ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
-            _say_once()
+            say_once()
             return None, *_differentiable(launch, theta, upstream, is_needed)
         above = {f"d_{name}": u for name, u in zip(launch.results, upstream, strict=True)}
         with _on_device_as_it_is(theta[0].device):
@@ -180,7 +180,8 @@ def _differentiable(
 
 
 @functools.cache
-def _say_once() -> None:
+def say_once() -> None:
+    """Warn once a process."""
     warnings.warn(
         "the gradient of a cell in chunks or scans is differentiated: that goes by torch's "
         "operators, which take longer than kernels",

@@ -33,9 +33,10 @@ for name, schema in zip(NAMES, (FORWARD, BACKWARD), strict=True):
     library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
 
 
-def _forward(
+def forward_in_python(
     cell: str, theta: Sequence[Tensor], scalars: Sequence[float], save: bool, *options: Any
 ) -> list[Tensor]:
+    """Run the forward pass of a cell: outputs and final states, then what is kept."""
     known = find(cell)
     layout, kind = known.layout, (save, *options[1:], *_kinds(theta), *_kinds(options[0]))
     plan = known.plans.find(kind)
@@ -55,7 +56,7 @@ def _forward(
     return plan.runner.forward(plan, theta, scalars, _with_tables(plan, options))
 
 
-def _backward(
+def backward_in_python(
     cell: str,
     theta: Sequence[Tensor],
     scalars: Sequence[float],
@@ -65,6 +66,7 @@ def _backward(
     wanted: int,
     *options: Any,
 ) -> list[Tensor]:
+    """Run the backward pass of a cell: the gradients of what learns."""
     known = find(cell)
     kind = (wanted, *options[1:], *_kinds(theta))
     plan = known.plans.find(kind)
@@ -101,9 +103,10 @@ def _with_tables(plan: TensorPlan, arguments: Sequence[Any]) -> Options:
     return with_tables(plan.options, *spread(arguments[0], arguments[1], 3))
 
 
-def _forward_shapes(
+def forward_shapes(
     cell: str, theta: Sequence[Tensor], scalars: Sequence[float], save: bool, *options: Any
 ) -> list[Tensor]:
+    """Make what the forward pass gives of tensors without numbers."""
     known = find(cell)
     of_call, tables = options_of(known, options)
     layout = _layout(known, of_call)
@@ -220,8 +223,8 @@ def _layout(known: Known, options: Options) -> Layout:
 
 is_native = native.register(*NAMES)
 """Whether the operators are C."""
-KERNELS = (_forward, _backward)
-SHAPES = (_forward_shapes, _backward_shapes)
+KERNELS = (forward_in_python, backward_in_python)
+SHAPES = (forward_shapes, _backward_shapes)
 RULES = ((_forward_gradients, _keep_forward), (_backward_gradients, _keep_backward))
 for name, kernel, shapes, (gradients, keep) in zip(NAMES, KERNELS, SHAPES, RULES, strict=True):
     if not is_native:

@@ -67,7 +67,7 @@ def run_segments_on_device(
         segments = segments_of_call(Segments, call, tables, arrays)
         if segments is None:
             return list(forward(plain, tables, arrays, save=save))
-        return _Cut(segments, cut, run, save, plain if are_linear(call) else None).fill()
+        return CutCall(segments, cut, run, save, plain if are_linear(call) else None).fill()
 
 
 def are_linear(call: Call) -> bool:
@@ -104,7 +104,7 @@ def segments_of_call(
 
 
 @dataclass(frozen=True)
-class _Cut:
+class CutCall:
     """A call whose time is cut; ``linear`` is that of all steps where Jacobians are carried."""
 
     segments: Segments
@@ -144,10 +144,10 @@ class _Cut:
                 break
             if self.linear is None:
                 firsts = segments.following(firsts, ends, wrong)
-                self._again(firsts, results, places[0] + 1, places[-1] + 2)
+                self.run_again(firsts, results, places[0] + 1, places[-1] + 2)
             else:
                 firsts = self._carried(self.linear, firsts, ends, places[0] + 1)
-                self._again(firsts, results, places[0] + 1, segments.count)
+                self.run_again(firsts, results, places[0] + 1, segments.count)
         exact = segments.wrong(firsts, last_states(layout, results), 0.0).any(1)
         return results, int(exact.nonzero()[0]) + 1
 
@@ -174,7 +174,7 @@ class _Cut:
                 states.append(own)
         return [torch.cat(states) for states in new]
 
-    def _again(self, firsts: list[Tensor], results: list[Tensor], begin: int, end: int) -> None:
+    def run_again(self, firsts: list[Tensor], results: list[Tensor], begin: int, end: int) -> None:
         """Run some segments once more, into the results."""
         rows = slice(begin * self.segments.rows, end * self.segments.rows)
 

@@ -33,7 +33,7 @@ class KnownToTools:
 
     @qconfig.setter
     def qconfig(self, value: Any) -> None:
-        _say_precision(type(self).__name__)
+        say_precision(type(self).__name__)
         self.__dict__["qconfig"] = value
 
     @qconfig.deleter
@@ -42,7 +42,7 @@ class KnownToTools:
 
 
 @functools.cache
-def _say_precision(kind: str) -> None:
+def say_precision(kind: str) -> None:
     """Say once in a process what becomes of a layer that is to be quantised."""
     warnings.warn(
         f"torch.ao.quantization leaves cellgen.torch.{kind} as it is, since it knows the layers of "

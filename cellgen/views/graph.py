@@ -115,7 +115,7 @@ def draw(definition: Definition) -> str:
         for node in nodes:
             pieces += _drawn(node, placed.centres[node.key])
         return _document(definition, placed, nodes, pieces)
-    nodes, edges = _graph(definition, forward(definition))
+    nodes, edges = graph_lines(definition, forward(definition))
     placed = arrange([node.box for node in nodes], edges)
     pieces = _routes(placed, edges)
     for node in nodes:
@@ -173,7 +173,7 @@ def _curve_down(points: Sequence[Point], target: str) -> str:
 # --- the graph -----------------------------------------------------------------------------------
 
 
-def _graph(definition: Definition, program: Program) -> tuple[list[_Node], list[Edge]]:
+def graph_lines(definition: Definition, program: Program) -> tuple[list[_Node], list[Edge]]:
     """Values and operators; an operator that only one other reads is drawn as part of it."""
     merged = _merged(program)
     flowing = (Role.INPUT, Role.STATE, Role.STATIC)

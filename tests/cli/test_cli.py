@@ -254,10 +254,10 @@ def test_picture_is_valid_svg_with_every_value_of_the_author(run, folder, name):
 def test_picture_boxes_do_not_overlap():
     from cellgen.cells import LSTMBlockCell
     from cellgen.program.derive import forward
-    from cellgen.views.graph import _graph
+    from cellgen.views.graph import graph_lines
     from cellgen.views.graph_layout import arrange
 
-    nodes, edges = _graph(LSTMBlockCell.definition, forward(LSTMBlockCell.definition))
+    nodes, edges = graph_lines(LSTMBlockCell.definition, forward(LSTMBlockCell.definition))
     placed = arrange([node.box for node in nodes], edges)
     for node in nodes:
         x, y = placed.centres[node.key]
@@ -652,7 +652,7 @@ def test_doctor_is_content_here(run):
 
 def test_doctor_says_what_cuda_kernels_have_and_what_runs_without_it(run, monkeypatch):
     monkeypatch.setattr("cellgen.runtime.device.cublas.candidates", lambda: iter(()))
-    monkeypatch.setattr("cellgen.runtime.device.nvcc._places", lambda: iter(()))
+    monkeypatch.setattr("cellgen.runtime.device.nvcc.candidates", lambda: iter(()))
     result = run("doctor", "--json")
     assert result.exit_code == 0
     found = {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}

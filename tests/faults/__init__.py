@@ -50,11 +50,11 @@ class Scenario:
         if self.in_c:
             return
         call_workspace.per_thread.memory = call_workspace.NOTHING
-        memory._shelf.forget()
+        memory.SHELF.forget()
         _, destroy = self.kernel.interface.team_symbols
-        for team, library in threads._teams.values():
+        for team, library in threads.TEAMS.values():
             getattr(library.lib, destroy)(team)
-        threads._teams.clear()
+        threads.TEAMS.clear()
         engine.LONG = 0 if self.long else 1 << 60
 
 

@@ -46,7 +46,7 @@ def test_a_compiler_that_starts_after_an_interrupt_is_ended(
         assert has_begun.wait(60)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(make, "_compile", compiles)
+    monkeypatch.setattr(make, "compile_written", compiles)
     monkeypatch.setattr(make, "stop_all", stops)
     written = [make.Outcome(generate(c), tmp_path, ()) for c in (Elman, ElmanRelu)]
     with pytest.raises(KeyboardInterrupt):
@@ -64,7 +64,7 @@ def test_the_longest_texts_are_compiled_first(
         begun.append(outcome.source.name)
         return Built(tmp_path, False, 0.0)
 
-    monkeypatch.setattr(make, "_compile", compiles)
+    monkeypatch.setattr(make, "compile_written", compiles)
     written = [make.Outcome(generate(c), tmp_path, ()) for c in (Elman, SLSTMHeads, GRU)]
     outcomes = make.compile_all(written, 1, lambda *_: None)
     assert begun == ["slstm_heads", "gru", "elman"]

@@ -109,7 +109,7 @@ UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 CXX = tuple(name for name in ("clang++", "g++") if shutil.which(name))
 with_cxx = pytest.mark.skipif(not CXX, reason="no C++ compiler")
-with_nvcc = pytest.mark.skipif(next(nvcc._places(), None) is None, reason="no nvcc")
+with_nvcc = pytest.mark.skipif(next(nvcc.candidates(), None) is None, reason="no nvcc")
 ALL = (*ESTABLISHED, *VARIANTS)
 KINDS = (LSTM, Softmax, SLSTMHeads, GRUResetBefore, LayerNormLSTM, LRU, LTC)
 """One of each way to run: a level of products, sums over units, heads, two levels, normalisation in
@@ -1600,7 +1600,7 @@ def test_no_compiler_is_said_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CELLGEN_CACHE_DIR", str(tmp_path))  # from which no kernel is loaded
-    monkeypatch.setattr(nvcc, "_places", lambda: iter(()))
+    monkeypatch.setattr(nvcc, "candidates", lambda: iter(()))
     with pytest.raises(
         BuildError, match=r"no CUDA compiler.*pip install 'cellgen-compiler\[cuda\]'"
     ):
@@ -2198,23 +2198,23 @@ def test_a_fault_fails_the_device_suite(benchmark: Callable[[str], ModuleType]) 
     """Another cell's kernel, one that gives errors nowhere, one without functions over time."""
     device = benchmark("device_proof")
     kernel, exact = emulated(Elman), api.load("elman")
-    assert device._steps(kernel, exact, "float64", 0) < device.BARS["float64"]
-    assert device._layouts(kernel, exact, "float64", 0) < device.BARS["float64"]
-    assert device._wrong_calls(kernel, exact) == []
+    assert device.error_of_steps(kernel, exact, "float64", 0) < device.BARS["float64"]
+    assert device.error_of_layouts(kernel, exact, "float64", 0) < device.BARS["float64"]
+    assert device.wrong_calls(kernel, exact) == []
     other = api.load("elman_relu")
-    assert device._steps(kernel, other, "float64", 0) > 0.01
-    assert device._layouts(kernel, other, "float64", 0) > 0.01
-    assert device._over_time(kernel, other, "float64", 0, True) > 0.01
+    assert device.error_of_steps(kernel, other, "float64", 0) > 0.01
+    assert device.error_of_layouts(kernel, other, "float64", 0) > 0.01
+    assert device.error_over_time(kernel, other, "float64", 0, True) > 0.01
     functions = {n: f for n, f in kernel.functions.items() if not f.function.team}
     alone = SimpleNamespace(functions=functions)
-    assert device._over_time(alone, exact, "float64", 0, True) == np.inf
+    assert device.error_over_time(alone, exact, "float64", 0, True) == np.inf
 
 
 def test_a_single_entry_that_was_never_written_is_no_right_one(
     benchmark: Callable[[str], ModuleType],
 ) -> None:
     """A sum may cancel; NaN is what memory was full of."""
-    error, exact = benchmark("device_proof")._error, np.ones(1)
+    error, exact = benchmark("device_proof").largest_error, np.ones(1)
     assert error(np.zeros(1), exact, "bfloat16", {"y": exact}) == 0.0
     assert error(np.full(1, np.nan), exact, "bfloat16", {"y": exact}) == np.inf
     assert error(np.full(2, np.nan), np.ones(2), "float64", {"y": np.ones(2)}) == np.inf
@@ -2223,7 +2223,7 @@ def test_a_single_entry_that_was_never_written_is_no_right_one(
 def test_what_cancels_to_nothing_is_measured_by_the_largest_result(
     benchmark: Callable[[str], ModuleType],
 ) -> None:
-    error, nothing = benchmark("device_proof")._error, np.full(2, 1e-18)
+    error, nothing = benchmark("device_proof").largest_error, np.full(2, 1e-18)
     assert error(np.full(2, 1e-9), nothing, "float32", {"d_m": nothing, "d_x": np.ones(2)}) < 1e-8
     assert error(np.full(2, 1e-9), nothing, "float32", {"d_m": nothing}) > 1e8
 

@@ -85,10 +85,10 @@ def test_broken_templates_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         generate(GRUBlockCell)
     # A missing attribute is no free variable; StrictUndefined refuses it.
     body.write_text(original + "{{ head.surprise }}")
-    templates._environment.cache_clear()
+    templates.environment_of.cache_clear()
     with pytest.raises(jinja2.UndefinedError, match="surprise"):
         generate(GRUBlockCell)
-    templates._environment.cache_clear()
+    templates.environment_of.cache_clear()
 
 
 def test_templates_hold_no_arithmetic_and_no_type_tests() -> None:

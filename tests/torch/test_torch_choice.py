@@ -91,8 +91,8 @@ def called_scan(form: str = "scan", trains: bool = True) -> object:
 
 
 def forget() -> None:
-    first_use._proved.cache_clear()
-    choice._chosen.cache_clear()
+    first_use.proofs_of_process.cache_clear()
+    choice.choices_of_process.cache_clear()
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, **own: object) -> Planted:
@@ -194,7 +194,7 @@ def test_a_call_runs_where_memory_is_too_short_to_time_it(
         raise torch.OutOfMemoryError("no room")
 
     planted(monkeypatch)
-    monkeypatch.setattr(choice, "_measured", short)
+    monkeypatch.setattr(choice, "measure_choices", short)
     assert called().configuration == ""
     assert facts == {}
 
@@ -219,7 +219,7 @@ def test_a_refusal_in_a_capture_forgets_no_choice(
     called()
     kept = {name: facts[name] for name in facts if name.startswith("chosen-")}
     monkeypatch.setenv("CELLGEN_PROVE", "1")
-    first_use._proved.cache_clear()
+    first_use.proofs_of_process.cache_clear()
     monkeypatch.setattr(first_use, "is_capturing", lambda device: True)
     with pytest.raises(DeviceRunError, match="while a graph of CUDA is captured"):
         called()

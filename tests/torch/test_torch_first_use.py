@@ -39,7 +39,7 @@ def facts(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, object]]:
         cellgen.torch.function(name)
     monkeypatch.setattr(cache, "recall", kept.get)
     monkeypatch.setattr(cache, "remember", kept.__setitem__)
-    first_use._proved.cache_clear()
+    first_use.proofs_of_process.cache_clear()
     with np.errstate(all="ignore"):  # the interpreter computes lanes that are masked, too
         yield kept
 
@@ -57,8 +57,8 @@ def test_kernels_are_compared_once(
     ((key, fact),) = facts.items()
     assert cache.OWN.search(key)  # `cellgen cache clear` removes it
     assert fact["left_out"] == []
-    first_use._proved.cache_clear()
-    monkeypatch.setattr(first_use, "_compared", lambda *_: pytest.fail("compared again"))
+    first_use.proofs_of_process.cache_clear()
+    monkeypatch.setattr(first_use, "compare", lambda *_: pytest.fail("compared again"))
     called("min_gru")
     called("min_gru", T=5, B=3)  # the same kernels: sizes of no configuration
 
@@ -66,7 +66,7 @@ def test_kernels_are_compared_once(
 def test_what_a_comparison_holds_for_is_in_its_key(
     facts: dict[str, dict[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(first_use, "_compared", lambda *_: ({"h": (0.0, 1.0)}, ()))
+    monkeypatch.setattr(first_use, "compare", lambda *_: ({"h": (0.0, 1.0)}, ()))
     calls: list[Callable[[], object]] = [
         lambda: launch_of("min_gru"),
         lambda: launch_of("min_gru", H=4),
@@ -81,7 +81,7 @@ def test_what_a_comparison_holds_for_is_in_its_key(
     for many, call in enumerate(calls, start=1):
         call()
         assert len(facts) == many
-    first_use._proved.cache_clear()
+    first_use.proofs_of_process.cache_clear()
     monkeypatch.setattr(torch, "__version__", "0")
     launch_of("min_gru")
     assert len(facts) == len(calls) + 1
@@ -99,7 +99,7 @@ def test_kernels_that_leave_steps_out_are_compared_by_themselves(
     assert len(facts) == 2
     monkeypatch.setattr(rows, "steps_before", lambda valid, _: torch.zeros_like(valid).int())
     facts.clear()
-    first_use._proved.cache_clear()
+    first_use.proofs_of_process.cache_clear()
     with refused(r"min_gru: \w+ by kernels of Triton .* from the equations, at most"):
         cell(**tensors, mask=torch.ones(3, 2, dtype=torch.bool))
 
@@ -141,7 +141,7 @@ def test_what_is_compared_is_the_configuration_of_the_call(
         run.backward({})
         return list(compiled)
 
-    fewer = first_use._fewer(launch)
+    fewer = first_use.smaller_sizes(launch)
     assert fewer["T"] <= 16
     assert configurations(fewer, own) == configurations(own, {})
 
@@ -220,19 +220,19 @@ def test_what_has_to_be_lost_in_16_bits_counts_keys_and_values(
         seen.append(launch)
         return {"h": (0.0, 1.0)}, ()
 
-    monkeypatch.setattr(first_use, "_compared", noted)
+    monkeypatch.setattr(first_use, "compare", noted)
     called("mlstm", torch.bfloat16, T=3, N=1, K=64, D=64, I=64)
     (launch,) = seen
     small = replace(launch, sizes={**launch.sizes, "T": 100})
-    by_torch, lost = first_use._by_torch, []
+    by_torch, lost = first_use.by_torch, []
     for stored in (torch.bfloat16, None):
-        monkeypatch.setattr(first_use, "_by_torch", partial(stored_as, by_torch, stored))
+        monkeypatch.setattr(first_use, "by_torch", partial(stored_as, by_torch, stored))
         generator = torch.Generator().manual_seed(0)
         theta = [
-            first_use._drawn(item, small.shape_of(item, small.sizes), generator, 2.0, False)
+            first_use.draw_values(item, small.shape_of(item, small.sizes), generator, 2.0, False)
             for item in small.arguments
         ]
-        true, near, *_ = first_use._true_and_near(small, theta, torch.bfloat16, generator)
+        true, near, *_ = first_use.true_and_near(small, theta, torch.bfloat16, generator)
         lost.append({name: first_use.apart(near[name], true[name]) for name in true})
     for name, least, most in (("d_b_q", 3.0, 15.0), ("d_w_k", 0.8, 1.5), ("h", 0.8, 2.0)):
         assert least < lost[0][name] / lost[1][name] < most, name
@@ -376,7 +376,7 @@ def test_a_caller_who_allows_short_products_changes_no_comparison() -> None:
     before = matmul.fp32_precision
     matmul.fp32_precision = "tf32"
     try:
-        with first_use._full_products():
+        with first_use.full_products():
             assert matmul.fp32_precision == "ieee"
         assert matmul.fp32_precision == "tf32"
     finally:

@@ -44,8 +44,8 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launched, "DEVICES", {"cpu"})
     monkeypatch.setattr(first_use, "STEPS", 5)
     monkeypatch.setenv("CELLGEN_PROVE", "0")
-    first_use._proved.cache_clear()
-    launched._say_once.cache_clear()
+    first_use.proofs_of_process.cache_clear()
+    launched.say_once.cache_clear()
 
 
 def results(cell: object, tensors: dict[str, object], **how: object) -> list[object]:

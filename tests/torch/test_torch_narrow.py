@@ -132,8 +132,8 @@ def test_operators_in_python_give_the_same(name: str, dtype: torch.dtype) -> Non
     segments = as_numbers(replace(ON_TENSORS, checkpoint=6))
     for options in (USUAL, ([*tensors(TABLES).values()], 7, *segments)):
         found = FORWARD(name, theta, scalars, True, *options)
-        wanted = operators._forward(name, theta, scalars, True, *options)
-        fake = operators._forward_shapes(name, theta, scalars, True, *options)
+        wanted = operators.forward_in_python(name, theta, scalars, True, *options)
+        fake = operators.forward_shapes(name, theta, scalars, True, *options)
         assert [(t.dtype, t.shape) for t in found] == [(t.dtype, t.shape) for t in fake]
         count = len(function(name).layout.outputs)
         assert {t.dtype for t in found[count:]} <= {dtype, torch.float16, torch.float32}
@@ -142,7 +142,7 @@ def test_operators_in_python_give_the_same(name: str, dtype: torch.dtype) -> Non
         arguments = (name, theta, scalars, kept, upstream, 1, -1, *options)
         pairs = zip(
             (*found, *BACKWARD(*arguments)),
-            (*wanted, *operators._backward(*arguments)),
+            (*wanted, *operators.backward_in_python(*arguments)),
             strict=True,
         )
         for place, (one, two) in enumerate(pairs):

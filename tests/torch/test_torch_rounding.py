@@ -34,7 +34,7 @@ def lost(
     Of one kind of draws, or where it is None of those that a first use compares.
     """
     seen: list[dict[str, tuple[float, float]]] = []
-    compared = first_use._compared
+    compared = first_use.compare
 
     def kept(*call: object) -> object:
         results = compared(*call)
@@ -48,14 +48,14 @@ def lost(
     patch.setattr(launched, "DEVICES", {"cpu"})
     patch.setattr(first_use, "STEPS", steps)
     patch.setattr(first_use, "ROWS", 1)
-    patch.setattr(first_use, "_like", lambda size, fewer: fewer)
+    patch.setattr(first_use, "compiled_alike", lambda size, fewer: fewer)
     if draw is not None:
-        own = first_use._drawn
-        patch.setattr(first_use, "_drawn", lambda *args: own(*args[:-1], draw == 1))
+        own = first_use.draw_values
+        patch.setattr(first_use, "draw_values", lambda *args: own(*args[:-1], draw == 1))
         patch.setattr(first_use, "SHIFTS", first_use.SHIFTS[draw : draw + 1])
     patch.setattr(first_use, "FLOORS", dict.fromkeys(first_use.FLOORS, 0.0))
-    patch.setattr(first_use, "_compared", kept)
-    first_use._proved.cache_clear()
+    patch.setattr(first_use, "compare", kept)
+    first_use.proofs_of_process.cache_clear()
     tensors = drawn(cell, dtype=torch.bfloat16, **(SIZES | {"T": steps}))
     options = {"reset": torch.zeros(steps, 1, dtype=torch.bool)} if resets else {}
     with np.errstate(all="ignore"), bfloat16_as_on_devices():

@@ -14,7 +14,7 @@ from cellgen.errors import ArgumentError  # noqa: E402
 from cellgen.torch import derivatives  # noqa: E402
 from cellgen.torch import segments_on_device as on_device  # noqa: E402
 from cellgen.torch.errors import KindError, TensorError  # noqa: E402
-from cellgen.torch.segments_on_device import _Cut  # noqa: E402
+from cellgen.torch.segments_on_device import CutCall  # noqa: E402
 from tests.torch.emulated import emulated_device  # noqa: E402
 
 pytestmark = [  # torch's own, of jit and of what it compiles
@@ -178,7 +178,9 @@ def test_on_a_device_a_tolerance_ends_sooner_and_a_call_shows_what_it_says() -> 
     with emulated_device():
         runs = []
         for tolerance in (0, 0.1, 1.0):
-            with mock.patch.object(_Cut, "_again", autospec=True, side_effect=_Cut._again) as again:
+            with mock.patch.object(
+                CutCall, "run_again", autospec=True, side_effect=CutCall.run_again
+            ) as again:
                 near = run(**given, **SEGMENTS, tolerance=tolerance).h
             runs.append(again.call_count)
             torch.testing.assert_close(near, run(**given).h, atol=2 * tolerance, rtol=0)
@@ -268,7 +270,9 @@ def test_on_a_device_a_tolerance_carries_jacobians_through_memory_that_is_longer
         due = run(**given)
         for way, carries in (("carried", True), ("alone", False)):
             linear = mock.patch.object(on_device, "are_linear", return_value=carries)
-            again = mock.patch.object(_Cut, "_again", autospec=True, side_effect=_Cut._again)
+            again = mock.patch.object(
+                CutCall, "run_again", autospec=True, side_effect=CutCall.run_again
+            )
             with linear, again as calls:
                 near = run(**given, **cut)
             sweeps[way] = calls.call_count
@@ -309,7 +313,9 @@ def test_on_a_device_nan_of_another_sign_follows_from_nan() -> None:
     cut = {"parallel": "segments", "segments": 6, "tolerance": 1e-12, "sweeps": 9}
     with emulated_device():
         run = cellgen.torch.function("ind_rnn")
-        with mock.patch.object(_Cut, "_again", autospec=True, side_effect=_Cut._again) as again:
+        with mock.patch.object(
+            CutCall, "run_again", autospec=True, side_effect=CutCall.run_again
+        ) as again:
             near = run(**given, **cut).h
         torch.testing.assert_close(near, run(**given).h, rtol=0, atol=0, equal_nan=True)
     assert again.call_count <= 5

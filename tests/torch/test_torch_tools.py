@@ -222,7 +222,7 @@ def quantised(given: torch.nn.Module) -> tuple[torch.nn.Module, list[str]]:
 def test_quantisation_says_what_it_leaves() -> None:
     peer, mine = model()
     x, h = inputs()
-    tools._say_precision.cache_clear()
+    tools.say_precision.cache_clear()
     found, said = quantised(mine)
     assert [text.partition(" as it is")[0] for text in said] == [
         "torch.ao.quantization leaves cellgen.torch.LSTM",

@@ -99,7 +99,7 @@ def prepare() -> Path:
     path = folder()
     with explained():
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        reason = _exposure(path)
+        reason = exposure(path)
         if reason:
             raise BuildError(
                 f"the kernel cache {path} is not used: {reason}; "
@@ -263,10 +263,10 @@ def find(entry: str) -> Path | None:
         if not path.exists():
             return None
         for part in (root, root / KERNELS, path, path / MANIFEST):
-            _require(not (reason := _exposure(part)), reason)
+            _require(not (reason := exposure(part)), reason)
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         produced = path / Path(manifest.pop("object")).name
-        _require(not (reason := _exposure(produced)), reason)
+        _require(not (reason := exposure(produced)), reason)
         _require(_measure(produced) == manifest, f"{produced.name} is not what was published")
     except UNREADABLE as error:
         log.warning("not loading %s: %s; building it again", path, error)
@@ -293,7 +293,7 @@ def recall(key: str) -> dict[str, object] | None:
     """Read what ``remember`` stored under a key; None when there is nothing to trust."""
     path = folder() / COMPILERS / f"{key}.json"
     try:
-        if any(_exposure(part) for part in (folder(), path.parent, path)):
+        if any(exposure(part) for part in (folder(), path.parent, path)):
             return None
         facts = json.loads(path.read_text(encoding="utf-8"))
     except UNREADABLE:
@@ -364,7 +364,7 @@ def sweep(older_than: float = A_DAY) -> None:
     for path in _children(folder() / BUILDING):
         if not PLACE.fullmatch(path.name):
             continue
-        dead = _is_dead(path)
+        dead = is_dead(path)
         age = older_than if dead is None else 0.0
         if dead is not False and _is_older(path, age) and not locks.is_held(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -382,7 +382,7 @@ def _require(holds: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def _exposure(path: Path) -> str:
+def exposure(path: Path) -> str:
     """Say how another user could have written a file or folder; empty when none could."""
     status = os.stat(path)
     own = system.user()
@@ -407,7 +407,7 @@ def _publishing() -> Iterator[None]:
         yield
 
 
-def _is_dead(path: Path) -> bool | None:
+def is_dead(path: Path) -> bool | None:
     """Tell whether the process of a build folder is gone; None: one of another machine."""
     node, _, rest = path.name.partition("-")
     pid = rest.partition("-")[0]

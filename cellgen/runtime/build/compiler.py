@@ -143,7 +143,7 @@ def compiler() -> CompilerInfo:
     remembered in the cache for as long as compiler, machine and environment stay what they were.
     Raises BuildError when there is none, or the named one is missing or does not work.
     """
-    return _compiler(tuple((name, os.environ.get(name, "")) for name in WATCHED_VARIABLES))
+    return compiler_of(tuple((name, os.environ.get(name, "")) for name in WATCHED_VARIABLES))
 
 
 def of_cache() -> CompilerInfo:
@@ -154,7 +154,7 @@ def of_cache() -> CompilerInfo:
     Raises BuildError: no compiler, and none was remembered.
     """
     if not any(_words(name) for name in COMPILER_VARIABLES) and _found_command() is None:
-        known = _read(cache.recall(_last_key()))
+        known = _read(cache.recall(last_key()))
         if known is not None:
             return known
     return compiler()
@@ -174,7 +174,7 @@ def compiled_by(
 
 def remember(info: CompilerInfo, *, is_new: bool) -> None:
     """Remember whose an entry of the cache is, for ``of_cache``: the last that is new decides."""
-    key = _last_key()
+    key = last_key()
     last = _read(cache.recall(key))
     if last is None or (is_new and last != info):
         cache.remember(key, _facts(info))
@@ -206,8 +206,9 @@ def link_flags() -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=16)
-def _compiler(environment: tuple[tuple[str, str], ...]) -> CompilerInfo:
-    command = _command()
+def compiler_of(environment: tuple[tuple[str, str], ...]) -> CompilerInfo:
+    """Find the compiler of an environment: its variables, by name. Raises BuildError."""
+    command = command_of()
     _check_system(command)
     _check_arithmetic(command)
     files = _witnesses([shutil.which(part) or "" for part in command])
@@ -222,7 +223,7 @@ def _compiler(environment: tuple[tuple[str, str], ...]) -> CompilerInfo:
             ("flags", repr((REQUIRED_FLAGS, OPTIONAL_FLAGS, WIDE_VECTORS))),
         ]
     )
-    info = _recalled(key)
+    info = recalled(key)
     if info is None:
         info, used = _probe(command)
         facts = {**_facts(info), "programs": used, "witnesses": _witnesses(used)}
@@ -235,19 +236,19 @@ def _facts(info: CompilerInfo) -> dict[str, object]:
     return {field.name: getattr(info, field.name) for field in fields(info)}
 
 
-def _last_key() -> str:
+def last_key() -> str:
     """Where the last compiler of this processor is remembered, whatever else the machine has."""
     return cache.digest(
         [
             ("abi", str(ABI_VERSION)),
-            ("last", "\n".join((sys.platform, platform.machine(), *_processor()))),
+            ("last", "\n".join((sys.platform, platform.machine(), *processor_lines()))),
             *((name, os.environ.get(name, "")) for name in (FLAGS_VARIABLE, MATH_VARIABLE)),
             ("flags", repr((REQUIRED_FLAGS, OPTIONAL_FLAGS, WIDE_VECTORS))),
         ]
     )
 
 
-def _command() -> tuple[str, ...]:
+def command_of() -> tuple[str, ...]:
     """Resolve the compiler's command; a named compiler that is missing is an error."""
     for variable in COMPILER_VARIABLES:
         words = _words(variable)
@@ -305,7 +306,7 @@ def _probe(command: tuple[str, ...]) -> tuple[CompilerInfo, list[str]]:
         flags += WIDE_VECTORS
     flags += extra
     macros = _macros(command, flags)
-    version = _ask([*command, "--version"])
+    version = ask([*command, "--version"])
     if macros is None:
         raise _useless(command, [*command, *flags, *PREDEFINED, system.empty_source()])
     if version is None:
@@ -351,7 +352,7 @@ def _check_arithmetic(command: tuple[str, ...]) -> None:
 
 def _useless(command: tuple[str, ...], question: Sequence[str]) -> BuildError:
     """Explain that a compiler does not answer, in its own words."""
-    said = _ask(question, errors=True, failing=True) or ""
+    said = ask(question, errors=True, failing=True) or ""
     cause, remedy = steps.explain_output(said, TOOL)
     return BuildError(
         f"the C compiler {shlex.join(command)} does not work: {cause}; {remedy}\n"
@@ -392,20 +393,20 @@ def _accepted_flags(command: tuple[str, ...]) -> tuple[str, ...]:
 
 def _macros(command: tuple[str, ...], flags: Sequence[str]) -> str | None:
     """List the predefined macros under some flags; None when the compiler rejects them."""
-    return _ask([*command, *flags, *PREDEFINED, system.empty_source()])
+    return ask([*command, *flags, *PREDEFINED, system.empty_source()])
 
 
 def _programs(command: tuple[str, ...], flags: Sequence[str]) -> list[str]:
     """List the files that the compiler driver would run (cc1 behind gcc, gcc behind a script)."""
     empty = ("-c", "-x", "c", system.empty_source())
-    plan = _ask([*command, *flags, "-###", *empty], errors=True) or ""
+    plan = ask([*command, *flags, "-###", *empty], errors=True) or ""
     words = [word.strip('"') for line in plan.splitlines() for word in line.split()[:1]]
     return [shutil.which(part) or "" for part in command] + [
         word for word in words if os.path.isabs(word) and os.path.isfile(word)
     ]
 
 
-def _ask(command: Sequence[str], *, errors: bool = False, failing: bool = False) -> str | None:
+def ask(command: Sequence[str], *, errors: bool = False, failing: bool = False) -> str | None:
     """Run a compiler for its answer; None when it fails, unless what it says then is wanted."""
     try:
         done = subprocess.run(
@@ -424,7 +425,7 @@ def _ask(command: Sequence[str], *, errors: bool = False, failing: bool = False)
     return done.stdout if failing or done.returncode == 0 else None
 
 
-def _recalled(key: str) -> CompilerInfo | None:
+def recalled(key: str) -> CompilerInfo | None:
     """Read what an earlier process found out, if every program it looked at is unchanged."""
     facts = cache.recall(key)
     match facts:
@@ -462,10 +463,10 @@ def _witnesses(names: Sequence[str]) -> str:
 
 def _machine() -> str:
     """Describe the machine closely enough that ``-march=native`` cannot mean something else."""
-    return "\n".join([*system.description(), str(os.cpu_count()), *_processor()])
+    return "\n".join([*system.description(), str(os.cpu_count()), *processor_lines()])
 
 
-def _processor() -> list[str]:
+def processor_lines() -> list[str]:
     """Describe the processor as its system does."""
     lines: list[str] = []
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:

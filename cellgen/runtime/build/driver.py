@@ -26,10 +26,10 @@ from cellgen.runtime.waiting import result_of
 
 PRECISIONS = {"f32": "32", "f64": "64"}
 
-_ahead: dict[str, Future[Path | None]] = {}
+AHEAD: dict[str, Future[Path | None]] = {}
 """Entries that threads of this process compile ahead; None where that has come to nothing."""
 
-after_fork_in_child(_ahead.clear)  # these threads are the parent's
+after_fork_in_child(AHEAD.clear)  # these threads are the parent's
 
 
 def compiled(files: SourceFiles, info: CompilerInfo) -> Path:
@@ -37,14 +37,16 @@ def compiled(files: SourceFiles, info: CompilerInfo) -> Path:
 
     Raises BuildError.
     """
-    entry, began = _entry(files, info), time.monotonic()
-    ahead = _ahead.get(entry)
+    entry, began = entry_of(files, info), time.monotonic()
+    ahead = AHEAD.get(entry)
     if ahead is not None:
         with progress(f"compiling {DRIVER}", began=began):
             path = result_of(ahead)
         if path is not None:
             return path
-    return cache.find_or_make(entry, files.files, lambda place: _compile(place, entry, info))[0]
+    return cache.find_or_make(entry, files.files, lambda place: compile_driver(place, entry, info))[
+        0
+    ]
 
 
 @contextmanager
@@ -66,9 +68,9 @@ def beside(files: SourceFiles, info: CompilerInfo) -> Iterator[None]:
     Nothing is done where the cache has it, or anybody is at it. What still runs when the body ends
     is stopped.
     """
-    entry = _entry(files, info)
+    entry = entry_of(files, info)
     stoppable, future = Stoppable(), Future[Path | None]()
-    if cache.has(entry) or _ahead.setdefault(entry, future) is not future:
+    if cache.has(entry) or AHEAD.setdefault(entry, future) is not future:
         yield
         return
     worker = threading.Thread(
@@ -81,7 +83,7 @@ def beside(files: SourceFiles, info: CompilerInfo) -> Iterator[None]:
             future.set_result(None)
         yield
     finally:
-        _ahead.pop(entry, None)  # first: what follows may be interrupted
+        AHEAD.pop(entry, None)  # first: what follows may be interrupted
         stoppable.stop()
         if worker.ident is not None:
             worker.join()
@@ -98,7 +100,7 @@ def _compile_ahead(
     try:
         future.set_result(
             cache.find_or_make_if_free(
-                entry, files.files, lambda place: _compile(place, entry, info, stoppable)
+                entry, files.files, lambda place: compile_driver(place, entry, info, stoppable)
             )
         )
     except BaseException as error:
@@ -108,12 +110,13 @@ def _compile_ahead(
             future.set_exception(error)
 
 
-def _entry(files: SourceFiles, info: CompilerInfo) -> str:
+def entry_of(files: SourceFiles, info: CompilerInfo) -> str:
+    """Name the entry of the cache that a compiler makes of the sources."""
     texts = ((f"file {name}", text) for name, text in files.files)
     return f"{DRIVER}-{cache.digest([*texts, *info.facts])}"
 
 
-def _compile(
+def compile_driver(
     place: Path, entry: str, info: CompilerInfo, stoppable: Stoppable | None = None
 ) -> str:
     """Compile its sources side by side, and join them."""

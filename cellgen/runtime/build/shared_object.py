@@ -51,7 +51,7 @@ def build(
     """
     start = time.perf_counter()
     info = of_cache()
-    entry = _entry(sources, interface, info)
+    entry = entry_of(sources, interface, info)
     path = cache.find(entry)
     if path is not None:
         remember(info, is_new=False)
@@ -72,14 +72,16 @@ def find(sources: SourceFiles, interface: Interface) -> Path | None:
 
     Raises BuildError: no compiler.
     """
-    return cache.find(_entry(sources, interface, of_cache()))
+    return cache.find(entry_of(sources, interface, of_cache()))
 
 
-def _entry(sources: SourceFiles, interface: Interface, info: CompilerInfo) -> str:
-    return f"{interface.name}-{_key(sources, info)}"
+def entry_of(sources: SourceFiles, interface: Interface, info: CompilerInfo) -> str:
+    """Name the entry of the cache that holds the shared object of a cell."""
+    return f"{interface.name}-{key_of(sources, info)}"
 
 
-def _key(sources: SourceFiles, info: CompilerInfo) -> str:
+def key_of(sources: SourceFiles, info: CompilerInfo) -> str:
+    """Digest all that a shared object depends on."""
     return cache.digest(
         [
             *((f"file {name}", text) for name, text in sources.files),

@@ -166,7 +166,9 @@ class _DLDataType(ctypes.Structure):
     _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
 
 
-class _DLTensor(ctypes.Structure):
+class DLTensor(ctypes.Structure):
+    """An array as DLPack's C struct of that name."""
+
     _fields_ = [
         ("data", ctypes.c_void_p),
         ("device", _DLDevice),
@@ -182,7 +184,7 @@ def view_of_capsule(capsule: object, device: int, library: str) -> ArrayView:
     """Look at what a "dltensor" capsule lends, while the capsule lives."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    tensor = _DLTensor.from_address(pointer(capsule, b"dltensor"))
+    tensor = DLTensor.from_address(pointer(capsule, b"dltensor"))
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
     kind = (tensor.dtype.code, tensor.dtype.bits)
     dtype = _KINDS.get(kind, f"DLPack type {kind}") if tensor.dtype.lanes == 1 else "a vector type"

@@ -111,7 +111,7 @@ def build(sources: SourceFiles, interface: Interface, *, emulated: bool = False)
         lambda place: _compile(place, sources.name, entry, toolchain, tool),
     )
     if not emulated:
-        remembered.keep(_remembered(), toolchain.facts, is_new=not cached)
+        remembered.keep(remembered_as(), toolchain.facts, is_new=not cached)
         remembered.keep(remembered.WAY, {"way": remembered.NVCC}, is_new=not cached)
     return Built(path, cached, time.perf_counter() - start)
 
@@ -133,7 +133,7 @@ def compiler(*, may_recall: bool = False) -> Compiler:
     """
     path = _path()
     if path is None:
-        if may_recall and (last := _recalled(_remembered())):
+        if may_recall and (last := _recalled(remembered_as())):
             return last
         raise BuildError(
             f"no CUDA compiler: nvcc is not on PATH, in CUDA_HOME, in /usr/local/cuda or among the "
@@ -178,7 +178,7 @@ def _target() -> str:
     return os.environ.get(ARCHITECTURE_VARIABLE, "") or ARCHITECTURE
 
 
-def _remembered() -> str:
+def remembered_as() -> str:
     """By what it is remembered: for another target, and with what is tried, it has other entries.
 
     Raises BuildError: what is to be tried is unknown.
@@ -196,13 +196,13 @@ def _recalled(tool: str) -> Compiler | None:
 
 def is_there() -> bool:
     """Whether there is an nvcc."""
-    return next(_places(), None) is not None
+    return next(candidates(), None) is not None
 
 
 def _path() -> str | None:
     """The nvcc that is named, or the first that there is. Raises BuildError: it is not there."""
     named = os.environ.get(VARIABLE, "")
-    return _named(VARIABLE, named, TOOL) if named else next(_places(), None)
+    return _named(VARIABLE, named, TOOL) if named else next(candidates(), None)
 
 
 def oldest() -> int:
@@ -256,7 +256,8 @@ def _named(variable: str, named: str, tool: Tool) -> str:
     return path
 
 
-def _places() -> Iterator[str]:
+def candidates() -> Iterator[str]:
+    """Where nvcc may be, the likeliest first."""
     on_path = shutil.which("nvcc")
     if on_path:
         yield on_path

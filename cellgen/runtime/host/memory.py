@@ -36,10 +36,10 @@ class _Block(np.ndarray):
     """
 
     start: int
-    shelf: _Shelf
+    shelf: Shelf
 
 
-class _Shelf:
+class Shelf:
     """Blocks that wait, by size.
 
     Whoever finds it in use goes without it, so that nothing waits: memory may be given back at any
@@ -57,6 +57,7 @@ class _Shelf:
         self.bytes = 0
 
     def take(self, size: int) -> _Block | None:
+        """Take a block of a size; None where none waits, or another thread looks."""
         if not self.lock.acquire(blocking=False):
             return None
         try:
@@ -69,6 +70,7 @@ class _Shelf:
             self.lock.release()
 
     def put(self, block: _Block) -> None:
+        """Keep a block for the next call, unless it is too large, or another thread looks."""
         size = block.nbytes
         if size > self.most or not self.lock.acquire(blocking=False):
             return
@@ -82,13 +84,13 @@ class _Shelf:
             self.lock.release()
 
 
-_shelf = _Shelf()
+SHELF = Shelf()
 
 
-after_fork_in_child(_shelf.forget)  # another thread may have been at it
+after_fork_in_child(SHELF.forget)  # another thread may have been at it
 
 
-class _Loan(np.ndarray):
+class Loan(np.ndarray):
     """What a result's memory belongs to: at its end the block goes back.
 
     Like every ``__del__`` it reads no global: a process that ends has none left.
@@ -108,11 +110,11 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     size = math.prod(shape) * dtype.itemsize
     if size < SMALLEST:
         return np.empty(shape, dtype)
-    block = _shelf.take(size + LINE)
+    block = SHELF.take(size + LINE)
     if block is None:
         block = _Block(size + LINE, np.uint8)
-        block.start, block.shelf = -block.ctypes.data % LINE, _shelf
-    return np.ndarray(shape, dtype, block.view(_Loan), block.start)
+        block.start, block.shelf = -block.ctypes.data % LINE, SHELF
+    return np.ndarray(shape, dtype, block.view(Loan), block.start)
 
 
 def hold(arrays: Iterable[object]) -> tuple[weakref.ref[Array], ...]:

@@ -18,7 +18,7 @@ def usable_processors() -> int:
         allowed = len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
         allowed = os.cpu_count() or 1
-    quota = _own_quota()
+    quota = own_quota()
     return allowed if quota is None else min(allowed, whole_processors(quota))
 
 
@@ -32,7 +32,7 @@ def whole_processors(quota: float) -> int:
 
 
 @cache
-def _own_quota() -> float | None:
+def own_quota() -> float | None:
     """The quota of this process, read once: it takes longer than a call of a small kernel."""
     return cpu_quota(Path("/"))
 

@@ -32,7 +32,7 @@ is_crowding = False
 """Whether teams have as many threads as asked for, and use them all even where one thread would be
 faster: what tests need that are about threads, on a machine of few or busy processors."""
 
-_teams: dict[tuple[int, int], tuple[object, object]] = {}
+TEAMS: dict[tuple[int, int], tuple[object, object]] = {}
 """By threads, and by how many long calls the caller's thread waits for: each has its team."""
 _lock = threading.RLock()
 """For one thread at a time; a signal's handler that calls a kernel may come while it is held."""
@@ -91,15 +91,15 @@ def threads_team(library: Library, interface: Interface, threads: int) -> object
         return library.ffi.NULL
     key = threads, calls_waiting()
     with _lock:
-        if key not in _teams:
+        if key not in TEAMS:
             create, destroy = (getattr(library.lib, name) for name in interface.team_symbols)
             team = create(threads | ALWAYS if is_crowding else threads)
             if team == library.ffi.NULL:
                 raise MemoryError(f"{interface.name}: a team of {threads} threads cannot be made")
             entry = (library.ffi.cast("void *", team), library)
-            if _teams.setdefault(key, entry) is not entry:  # a handler was faster
+            if TEAMS.setdefault(key, entry) is not entry:  # a handler was faster
                 destroy(team)
-        address = _teams[key][0]
+        address = TEAMS[key][0]
     return library.ffi.cast("void *", address)
 
 
@@ -107,7 +107,7 @@ def team_address(library: Library, interface: Interface, threads: int) -> int:
     """Return where the team of ``threads_team`` lies, 0 for one thread; raises as that does."""
     if threads == 1:
         return 0
-    known = _teams.get((threads, calls_waiting()))
+    known = TEAMS.get((threads, calls_waiting()))
     team = known[0] if known is not None else threads_team(library, interface, threads)
     return int(library.ffi.cast("intptr_t", team))
 
@@ -116,7 +116,7 @@ def _forget_teams() -> None:
     """A forked child has none of its parent's threads."""
     global _lock
     _lock = threading.RLock()
-    _teams.clear()
+    TEAMS.clear()
 
 
 after_fork_in_child(_forget_teams)

@@ -92,7 +92,9 @@ def _others(arch: int, variable: str, path: str) -> Iterator[Assembler]:
 
 def _paths() -> Iterator[str]:
     """Where assemblers are: beside Triton's own, in NVIDIA's packages, in a toolkit."""
-    of_nvidia = [folder / "bin" for root in _folders("nvidia") for folder in sorted(root.glob("*"))]
+    of_nvidia = [
+        folder / "bin" for root in folders_of("nvidia") for folder in sorted(root.glob("*"))
+    ]
     toolkits = [Path(os.environ[name]) / "bin" for name in TOOLKITS if name in os.environ]
     for folder in (*_folders_of_triton(), *of_nvidia, *toolkits):
         yield from (str(path) for path in sorted(folder.glob("ptxas*")))
@@ -102,10 +104,10 @@ def _paths() -> Iterator[str]:
 
 
 def _folders_of_triton() -> list[Path]:
-    return [root / "backends" / "nvidia" / "bin" for root in _folders("triton")]
+    return [root / "backends" / "nvidia" / "bin" for root in folders_of("triton")]
 
 
-def _folders(package: str) -> list[Path]:
+def folders_of(package: str) -> list[Path]:
     """The folders of a package, none where it is not installed."""
     spec = importlib.util.find_spec(package)
     return [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
@@ -141,16 +143,16 @@ def _release(path: str) -> str:
 
 def _of_triton(arch: int) -> tuple[str, str]:
     """The variable that counts for a device, and the path that Triton takes for it."""
-    variable, bundled = _of_device(arch)
+    variable, bundled = assembler_for(arch)
     return variable, os.environ.get(variable) or bundled
 
 
 @functools.cache
-def _of_device(arch: int) -> tuple[str, str]:
+def assembler_for(arch: int) -> tuple[str, str]:
     """The variable that counts for a device, and the assembler that comes with Triton for it."""
     folder = next(iter(_folders_of_triton()), Path())
     variable, tool = VARIABLE, "ptxas"
-    compiler = _compiler()
+    compiler = triton_compiler()
     if compiler is not None and _takes_newer(compiler, arch):
         variable, tool = VARIABLES[1], "ptxas-blackwell"
     return variable, str(folder / tool)
@@ -164,7 +166,7 @@ def _takes_newer(compiler: ModuleType, arch: int) -> bool:
         return False
 
 
-def _compiler() -> ModuleType | None:
+def triton_compiler() -> ModuleType | None:
     """Triton's module that calls assemblers."""
     try:
         return importlib.import_module("triton.backends.nvidia.compiler")
@@ -174,7 +176,7 @@ def _compiler() -> ModuleType | None:
 
 def _forget() -> None:
     """Let Triton ask again for the version, by which it names what it compiled."""
-    compiler = _compiler()
+    compiler = triton_compiler()
     for name in ("get_ptxas_version", "get_features", "CUDABackend"):
         of = getattr(compiler, name, None)
         cached = getattr(of, "hash", of) if name == "CUDABackend" else of

@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CELLGEN_CACHE_DIR", str(path))
     for name in ("CELLGEN_CC", "CC", "CELLGEN_CFLAGS"):
         monkeypatch.delenv(name, raising=False)
-    build_module._compiler.cache_clear()
+    build_module.compiler_of.cache_clear()
     return path
 
 
@@ -217,14 +217,14 @@ def test_two_processes_that_build_at_once_both_succeed(folder: Path) -> None:
 def test_a_change_in_any_file_means_another_key(
     tmp_path: Path, sources: SourceFiles, interface: Interface, file: str
 ) -> None:
-    key = shared_object._key(sources, compiler())
+    key = shared_object.key_of(sources, compiler())
     shutil.copytree(TOY, tmp_path / "toy")
     copy = SourceFiles.read(tmp_path / "toy" / "toy_cell", "toy_cell")
-    assert shared_object._key(copy, compiler()) == key
+    assert shared_object.key_of(copy, compiler()) == key
     with (tmp_path / "toy" / file).open("a") as stream:
         stream.write("/* changed */\n")
     changed = SourceFiles.read(tmp_path / "toy" / "toy_cell", "toy_cell")
-    assert shared_object._key(changed, compiler()) != key
+    assert shared_object.key_of(changed, compiler()) != key
 
 
 def test_a_changed_header_is_compiled_again(tmp_path: Path, interface: Interface) -> None:
@@ -361,7 +361,7 @@ def test_the_ziglang_wheel_is_the_last_resort(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "ziglang" or None)
-    assert build_module._command() == (sys.executable, "-m", "ziglang", "cc")
+    assert build_module.command_of() == (sys.executable, "-m", "ziglang", "cc")
 
 
 def test_diagnostics_of_the_compiler_are_shown(
@@ -656,16 +656,16 @@ def test_what_is_known_of_a_compiler_is_remembered_until_it_changes(
 ) -> None:
     fake("true")
     first = compiler()
-    build_module._compiler.cache_clear()
+    build_module.compiler_of.cache_clear()
     asked: list[object] = []
-    real = build_module._ask
+    real = build_module.ask
     monkeypatch.setattr(
-        build_module, "_ask", lambda *args, **more: asked.append(args) or real(*args, **more)
+        build_module, "ask", lambda *args, **more: asked.append(args) or real(*args, **more)
     )
     assert compiler() == first
     assert asked == []
     fake("true # another compiler")
-    build_module._compiler.cache_clear()
+    build_module.compiler_of.cache_clear()
     compiler()
     assert asked != []
 
@@ -680,7 +680,7 @@ def test_a_file_that_flags_name_is_part_of_the_key(
     found = []
     for text in ("-DONE=1", "-DONE=2", "-DTWO=1", "-fwrapv", "-ftrapv"):
         file.write_text("static int x;" * (2 + len(found)) if "-i" in flag else text)
-        build_module._compiler.cache_clear()
+        build_module.compiler_of.cache_clear()
         found.append(compiler().facts)
     assert len(set(found)) == len(found)
 
@@ -690,11 +690,11 @@ def test_a_compiler_behind_a_script_is_watched_too(fake: Script, folder: Path) -
     compiler()
     (path,) = (folder / "compilers").iterdir()  # of one that is asked alone nothing else is kept
     known = path.stem
-    assert build_module._recalled(known) == compiler()
+    assert build_module.recalled(known) == compiler()
     text = path.read_text()
     assert "cc1" in text or "clang" in text
     path.write_text(text.replace("cc1", "gone").replace("clang", "gone"))
-    assert build_module._recalled(known) is None
+    assert build_module.recalled(known) is None
 
 
 # --- paths ------------------------------------------------------------------------------------

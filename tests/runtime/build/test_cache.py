@@ -290,10 +290,10 @@ def test_names_of_nodes_cannot_confuse_the_sweep(
     monkeypatch.setattr(locks.system, "node", lambda: "a-b/c")
     assert locks.node() == "a_b_c"
     alive = leave(folder, os.getpid(), 2 * cache.A_DAY)
-    assert cache._is_dead(alive) is False
-    assert cache._is_dead(folder / f"a_b_c-{dead}-x") is True
-    assert cache._is_dead(folder / f"elsewhere-{os.getpid()}-x") is None
-    assert cache._is_dead(folder / "rubbish") is None
+    assert cache.is_dead(alive) is False
+    assert cache.is_dead(folder / f"a_b_c-{dead}-x") is True
+    assert cache.is_dead(folder / f"elsewhere-{os.getpid()}-x") is None
+    assert cache.is_dead(folder / "rubbish") is None
 
 
 def test_a_failed_build_is_kept_once(folder: Path) -> None:

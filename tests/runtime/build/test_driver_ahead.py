@@ -45,7 +45,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (place / "driver.o").write_bytes(b"\x7fELF")
         return "driver.o"
 
-    monkeypatch.setattr(driver, "_compile", written)
+    monkeypatch.setattr(driver, "compile_driver", written)
     return threads
 
 
@@ -85,10 +85,10 @@ def test_who_begins_within_another_shares_what_that_one_compiles(compilations: l
 
 
 def test_nothing_begins_while_another_process_is_at_it(compilations: list[str]) -> None:
-    lock = cache.prepare() / cache.LOCKS / driver._entry(FILES, FOUND)
+    lock = cache.prepare() / cache.LOCKS / driver.entry_of(FILES, FOUND)
     with locks.hold(lock, "a test"):
         with driver.beside(FILES, FOUND):
-            assert driver._ahead[driver._entry(FILES, FOUND)].result(60) is None
+            assert driver.AHEAD[driver.entry_of(FILES, FOUND)].result(60) is None
         assert compilations == []
     driver.compiled(FILES, FOUND)
     assert compilations == [threading.current_thread().name]
@@ -137,7 +137,7 @@ def test_what_ends_the_body_ends_the_compiler_and_leaves_nothing(
     with pytest.raises(ProcessLookupError):
         os.kill(processes[0], 0)
     assert left_over(tmp_path) == []
-    assert driver._ahead == {}
+    assert driver.AHEAD == {}
 
 
 def test_nobody_is_given_what_was_begun_before_an_interruption(
@@ -151,7 +151,7 @@ def test_nobody_is_given_what_was_begun_before_an_interruption(
     monkeypatch.setattr(threading.Thread, "join", interrupted)
     with pytest.raises(KeyboardInterrupt), driver.beside(FILES, FOUND):
         pass
-    assert driver._ahead == {}
+    assert driver.AHEAD == {}
 
 
 def test_compile_begins_it_before_the_cell_is_derived(
@@ -161,7 +161,7 @@ def test_compile_begins_it_before_the_cell_is_derived(
     generated = api._generated
 
     def look(cell: type[Cell], *targets: str) -> object:
-        begun.extend(driver._ahead)
+        begun.extend(driver.AHEAD)
         return generated(cell, *targets)
 
     monkeypatch.setattr(api, "_generated", look)

@@ -88,7 +88,7 @@ def test_a_cached_kernel_runs_without_a_compiler_in_folders_that_cannot_be_writt
 
 
 def last() -> Path:
-    return cache.folder() / cache.COMPILERS / f"{compiler._last_key()}.json"
+    return cache.folder() / cache.COMPILERS / f"{compiler.last_key()}.json"
 
 
 def test_a_compiler_that_is_asked_alone_is_not_the_last_one(
@@ -120,7 +120,7 @@ def test_the_last_compiler_is_that_of_the_last_new_entry(folder: Path) -> None:
         path, is_cached = compiler.compiled_by(info, entry, (), produced)
         assert path.read_bytes() == b"one"
         assert is_cached == (named != info)
-        assert compiler._read(cache.recall(compiler._last_key())) == named
+        assert compiler._read(cache.recall(compiler.last_key())) == named
 
 
 def test_a_kernel_that_is_there_has_its_compiler_remembered(folder: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_kernel_of_another_processor_is_not_taken(
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
     assert compiler.of_cache().version
-    monkeypatch.setattr(compiler, "_processor", lambda: ["flags: none"])
+    monkeypatch.setattr(compiler, "processor_lines", lambda: ["flags: none"])
     with pytest.raises(BuildError, match="no C compiler"):
         compiler.of_cache()
 
@@ -155,4 +155,4 @@ def test_files_of_root_are_taken_by_other_users(
     """An image is built by root and runs as somebody else."""
     status = os.stat(folder)
     monkeypatch.setattr(cache.system, "user", lambda: status.st_uid + 1)
-    assert bool(cache._exposure(folder)) == (status.st_uid != 0)
+    assert bool(cache.exposure(folder)) == (status.st_uid != 0)

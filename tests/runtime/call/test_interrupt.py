@@ -327,7 +327,7 @@ def test_a_team_can_be_made_while_one_is_made(monkeypatch):
     setattr(Interrupted.lib, interface.team_symbols[0], staticmethod(interrupted))
     destroyed = []
     setattr(Interrupted.lib, interface.team_symbols[1], staticmethod(destroyed.append))
-    monkeypatch.setattr(host_threads, "_teams", {})
+    monkeypatch.setattr(host_threads, "TEAMS", {})
     team = host_threads.threads_team(Interrupted, interface, 7)
     assert made == [7 | host_threads.ALWAYS]
     assert len(destroyed) == 1

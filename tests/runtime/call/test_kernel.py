@@ -514,7 +514,7 @@ def test_workspace_is_kept_per_thread_up_to_a_bound(
 
 def test_a_fork_gets_locks_that_nobody_holds(toy: Kernel) -> None:
     before = toy._lock
-    kernel_module._renew_locks()
+    kernel_module.renew_locks()
     assert toy._lock is not before
     assert toy.build().path.is_file()
 

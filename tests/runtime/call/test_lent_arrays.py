@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cellgen.runtime.call.views import _DLTensor, view_of_capsule, view_of_interface
+from cellgen.runtime.call.views import DLTensor, view_of_capsule, view_of_interface
 
 DENSE = np.arange(24.0).reshape(2, 3, 4)
 GAPS = np.arange(48.0).reshape(2, 3, 8)[:, :, :4]
@@ -51,7 +51,7 @@ def capsule_of(array: np.ndarray, *, has_strides: bool) -> object:
     capsule = array.__dlpack__()
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    tensor = _DLTensor.from_address(pointer(capsule, b"dltensor"))
+    tensor = DLTensor.from_address(pointer(capsule, b"dltensor"))
     if not has_strides:
         tensor.strides = ctypes.POINTER(ctypes.c_int64)()
     return capsule

@@ -29,7 +29,7 @@ SHAPE = (SMALLEST // 4, 2)
 
 @pytest.fixture(autouse=True)
 def _empty_shelf() -> None:
-    memory._shelf.forget()
+    memory.SHELF.forget()
 
 
 def test_a_free_block_is_used_again() -> None:
@@ -44,7 +44,7 @@ def test_a_free_block_is_used_again() -> None:
     del array
     again = empty((SHAPE[1], SHAPE[0]), FLOAT)
     assert again.ctypes.data == address
-    assert memory._shelf.bytes == 0
+    assert memory.SHELF.bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_whatever_refers_to_a_block_keeps_it(refer: object) -> None:
     del array
     gc.collect(1)  # what this test made is young
     assert empty(SHAPE, FLOAT).ctypes.data != address
-    memory._shelf.blocks.clear()
+    memory.SHELF.blocks.clear()
     del other
     assert empty(SHAPE, FLOAT).ctypes.data == address
 
@@ -76,7 +76,7 @@ def test_small_arrays_are_numpys_own() -> None:
     array = empty((16, 4), FLOAT)
     assert array.flags.owndata
     del array
-    assert not memory._shelf.blocks
+    assert not memory.SHELF.blocks
 
 
 def test_no_more_than_a_limit_waits() -> None:
@@ -85,29 +85,29 @@ def test_no_more_than_a_limit_waits() -> None:
     kept = [array.nbytes for array in arrays]
     while arrays:
         del arrays[0]
-        assert memory._shelf.bytes <= KEPT
-    waiting = [len(blocks) for blocks in memory._shelf.blocks.values()]
+        assert memory.SHELF.bytes <= KEPT
+    waiting = [len(blocks) for blocks in memory.SHELF.blocks.values()]
     assert sum(waiting) == 3
-    assert list(memory._shelf.blocks) == [bytes_ + LINE for bytes_ in kept[-3:]]
-    assert memory._shelf.bytes == sum(memory._shelf.blocks)
+    assert list(memory.SHELF.blocks) == [bytes_ + LINE for bytes_ in kept[-3:]]
+    assert memory.SHELF.bytes == sum(memory.SHELF.blocks)
 
 
 def test_a_block_given_back_while_another_is_taken_is_freed() -> None:
     array = empty(SHAPE, FLOAT)
-    with memory._shelf.lock:
+    with memory.SHELF.lock:
         del array
         assert empty(SHAPE, FLOAT).shape == SHAPE
-    assert memory._shelf.bytes == 0
+    assert memory.SHELF.bytes == 0
 
 
 def test_a_child_of_a_fork_starts_with_an_empty_shelf() -> None:
     del_me = empty(SHAPE, FLOAT)
     del del_me
-    assert memory._shelf.bytes
-    with memory._shelf.lock:
+    assert memory.SHELF.bytes
+    with memory.SHELF.lock:
         child = os.fork()
         if child == 0:
-            free = memory._shelf.bytes == 0 and not memory._shelf.lock.locked()
+            free = memory.SHELF.bytes == 0 and not memory.SHELF.lock.locked()
             os._exit(0 if free else 1)
     assert os.waitpid(child, 0)[1] == 0
 
@@ -115,9 +115,9 @@ def test_a_child_of_a_fork_starts_with_an_empty_shelf() -> None:
 # --- the end of a process -----------------------------------------------------------------------
 
 FINALIZERS: tuple[Callable[..., object], ...] = (
-    memory._Loan.__del__,
+    memory.Loan.__del__,
     EngineCall.__del__,
-    memory._Shelf.put,
+    memory.Shelf.put,
     DeviceArray.__del__,
     GraphWorkspace.__del__,
     CapturedGraph.__del__,

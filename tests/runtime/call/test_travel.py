@@ -171,7 +171,7 @@ def test_a_shipped_kernel_whose_sources_differ_there_is_refused(
 ) -> None:
     kernel._arrived.cache_clear()
     sent = pickle.dumps(cellgen.load("elman"))
-    monkeypatch.setattr(kernel, "_shipped_digest", lambda name: "0" * cache.KEY_DIGITS)
+    monkeypatch.setattr(kernel, "shipped_digest", lambda name: "0" * cache.KEY_DIGITS)
     with pytest.raises(BuildError, match=r"elman: .*digest 0+, expected \w+.*same version"):
         pickle.loads(sent)
 

@@ -47,15 +47,17 @@ def triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     own = tmp_path / "backends" / "nvidia" / "bin"
     own.mkdir(parents=True)
     of_release(own, "12.8").rename(own / "ptxas")
-    monkeypatch.setattr(assembler, "_folders", lambda name: [tmp_path] if name == "triton" else [])
-    monkeypatch.setattr(assembler, "_compiler", lambda: None)
+    monkeypatch.setattr(
+        assembler, "folders_of", lambda name: [tmp_path] if name == "triton" else []
+    )
+    monkeypatch.setattr(assembler, "triton_compiler", lambda: None)
     monkeypatch.setattr(assembler.shutil, "which", lambda name: None)
     for name in (*assembler.VARIABLES, *assembler.TOOLKITS):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    assembler._of_device.cache_clear()
+    assembler.assembler_for.cache_clear()
     yield own
-    assembler._of_device.cache_clear()
+    assembler.assembler_for.cache_clear()
 
 
 def test_a_caller_who_names_an_assembler_has_it_or_is_refused(
@@ -97,9 +99,9 @@ def test_others_than_triton_s_are_looked_at(
     folder.mkdir(parents=True)
     right = of_release(folder, "13.1")
     if place == "nvidia":
-        own = assembler._folders
+        own = assembler.folders_of
         monkeypatch.setattr(
-            assembler, "_folders", lambda name: [tmp_path] if name == "nvidia" else own(name)
+            assembler, "folders_of", lambda name: [tmp_path] if name == "nvidia" else own(name)
         )
     elif place == "toolkit":
         monkeypatch.setenv("CUDA_HOME", str(folder.parent))
@@ -132,7 +134,7 @@ class Newer:
 def test_the_variable_is_the_one_that_counts_for_the_device(
     triton: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assembler, "_compiler", lambda: Newer)
+    monkeypatch.setattr(assembler, "triton_compiler", lambda: Newer)
     of_release(triton, "12.8").rename(triton / "ptxas-blackwell")
     right = of_release(triton, "13.0")
     assert take_assembler("gla", 90).path == str(right)
@@ -149,7 +151,7 @@ def test_triton_forgets_the_version_by_which_it_names_what_it_compiled(
         def get_ptxas_version(arch: int = 80) -> str:
             return assembler_in_use(arch).release
 
-    monkeypatch.setattr(assembler, "_compiler", lambda: Asked)
+    monkeypatch.setattr(assembler, "triton_compiler", lambda: Asked)
     of_release(triton, "12.8").rename(triton / "ptxas-blackwell")
     of_release(triton, "13.0")
     assert "12.8" in Asked.get_ptxas_version(90)

@@ -549,7 +549,7 @@ def test_what_builds_without_nvcc_asks_for_none(
     """A cell's host half is what is built ahead; images wait for a device."""
     path = fake(tmp_path)
     monkeypatch.setattr(nvrtc, "candidates", lambda: iter((path,)))
-    monkeypatch.setattr(nvcc, "_places", lambda: iter(()))
+    monkeypatch.setattr(nvcc, "candidates", lambda: iter(()))
     monkeypatch.delenv(nvcc.VARIABLE, raising=False)
     monkeypatch.delenv(halves.VARIABLE, raising=False)
     assert [need.name for need in BACKEND.toolchain()][:2] == ["NVRTC", "nvcc"]

@@ -104,11 +104,11 @@ def test_what_is_tried_is_remembered_by_itself(monkeypatch: pytest.MonkeyPatch) 
     named = []
     for tried in ("", "ends", "ends,wide"):
         monkeypatch.setenv(nvcc.TRY_VARIABLE, tried)
-        named.append(nvcc._remembered())
+        named.append(nvcc.remembered_as())
     assert len(set(named)) == len(named)
     monkeypatch.setenv(nvcc.TRY_VARIABLE, "end")
     with pytest.raises(BuildError, match="CELLGEN_CUDA_TRY names end, expected some of ends,"):
-        nvcc._remembered()
+        nvcc.remembered_as()
 
 
 @cache
@@ -146,7 +146,7 @@ def library(tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lib
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
     for name in (nvcc.VARIABLE, nvcc.CXX_VARIABLE, nvcc.ARCHITECTURE_VARIABLE, halves.VARIABLE):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(nvcc, "_places", lambda: iter(()))
+    monkeypatch.setattr(nvcc, "candidates", lambda: iter(()))
     monkeypatch.setattr(nvrtc, "find", lambda: one.nvrtc)
     monkeypatch.setattr(halves, "PLACES", {dtype: halves.PLACES[dtype] for dtype in OF_TESTS})
 

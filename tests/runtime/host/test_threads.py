@@ -200,7 +200,7 @@ def test_affinity_and_quota_say_how_many_processors_there_are(
     allowed, quota, expected, monkeypatch
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(allowed)), raising=False)
-    monkeypatch.setattr(processors, "_own_quota", lambda: quota)
+    monkeypatch.setattr(processors, "own_quota", lambda: quota)
     assert usable_processors() == expected
     monkeypatch.delenv("CELLGEN_NUM_THREADS", raising=False)
     assert threads.thread_count(None, "a call") == expected
@@ -212,14 +212,14 @@ def test_a_call_takes_no_more_threads_than_there_are_processors(monkeypatch):
     assert [threads.team_size(n, "a call") for n in (1, 2, 3, 64)] == [1, 2, 2, 2]
     monkeypatch.setenv("CELLGEN_NUM_THREADS", "64")
     assert threads.team_size(None, "a call") == 2
-    monkeypatch.setattr(threads, "_teams", {})
+    monkeypatch.setattr(threads, "TEAMS", {})
     kernel = cellgen.load("gru")
     arrays = draw_arrays(kernel.sequence_forward.function, {"T": 4, "B": 3, "I": 5, "H": 6})
     alone = kernel.sequence_forward(**arrays, threads=1)
     crowd = kernel.sequence_forward(**arrays, threads=64)
     kernel.sequence_forward.bind(**arrays, threads=64)()
     np.testing.assert_array_equal(alone.h, crowd.h)
-    assert {size for size, _ in threads._teams} == {2}
+    assert {size for size, _ in threads.TEAMS} == {2}
 
 
 def busy_processors() -> list[subprocess.Popen[bytes]]:
