@@ -75,7 +75,7 @@ def _listed_text(name: str, target: str, listed: TextDigest) -> str:
         from cellgen.cells import SHIPPED
 
         cell = next(cell for cell in SHIPPED if cell.definition.name == name)
-    text = _generated(cell, target).of(target)[listed.file]
+    text = sources_of(cell, target).of(target)[listed.file]
     if TextDigest.of(listed.file, text) != listed:
         raise BuildError(
             f"{name}: what is generated for {target} is not what the list of digests "
@@ -144,12 +144,12 @@ def compile(cell: type[Cell], target: str = DEFAULT, *, emulated: bool = False) 
     """
     runs = _backend("compile", target, emulated)
     with runs.preparing():
-        source = _generated(cell, runs.name)
+        source = sources_of(cell, runs.name)
         files = SourceFiles.gather(source.name, source.of(runs.name), None, include_folder())
         return runs.kernel(source.interface, files, emulated=bool(emulated))
 
 
-def _generated(cell: type[Cell], *targets: str) -> Source:
+def sources_of(cell: type[Cell], *targets: str) -> Source:
     """Generate a cell's sources for some targets, for all where none is named.
 
     What that needs is imported here. Raises DeclarationError.
@@ -190,4 +190,4 @@ def write(cell: type[Cell], folder: Path) -> list[Path]:
         from cellgen.files import tree
 
     root = accept.path("write", "folder", folder, error=BuildError)
-    return tree.write_cell(root, _generated(cell))
+    return tree.write_cell(root, sources_of(cell))

@@ -61,7 +61,7 @@ class RawFunction:
         self._ffi: Any = library.ffi
         suffix, _ = DTYPES[self.dtype]
         entry = library.entry(name, suffix)
-        self._run = entry.call
+        self.run = entry.call
         self._size = entry.size if function.workspace else None
         codes = "".join("d" if item.is_scalar else "P" for item in self.members)
         tail = ("Pq" if function.workspace else "") + ("PP" if function.team else "")
@@ -96,7 +96,7 @@ class RawFunction:
             size = self.workspace_bytes(sizes, options)
         memory = NOTHING if self._size is None else take_workspace(self.label, size, sizes)
         tail = self._tail(memory, options, threads)  # addresses: the memory lives as long as we do
-        code = self._run(numbers, self._pack(*words, *tail))
+        code = self.run(numbers, self._pack(*words, *tail))
         if code:
             raise ArgumentError(
                 f"{self.label}: the compiled function returned {code}: "

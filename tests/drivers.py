@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cellgen.runtime.build.library import load
 from cellgen.runtime.kernel import Kernel
+from tests.within import set_library
 
 EMULATED = "-DCELLGEN_AMX_EMULATED"
 OBSERVED_HEADER = Path(__file__).parent / "observed.h"
@@ -26,7 +27,7 @@ def with_its_own_driver(kernel: Kernel, folder: Path) -> Kernel:
     """Load a kernel from a copy of its object, whose driver has chosen nothing yet."""
     folder.mkdir(exist_ok=True)
     copy = Path(shutil.copy(kernel.build().path, folder))
-    kernel._library = load(copy, kernel.interface)
+    set_library(kernel, load(copy, kernel.interface))
     return kernel
 
 

@@ -49,9 +49,10 @@ class Graph:
                 pending += missing
                 continue
             pending.pop()
-            self._add(node)
+            self.add(node)
 
-    def _add(self, node: Basic) -> None:
+    def add(self, node: Basic) -> None:
+        """Add an expression whose operands are here."""
         operands = tuple(self._places[id(argument)] for argument in node.args)
         key: tuple[object, ...] = (type(node), operands or node)
         if key not in self._known:

@@ -60,7 +60,7 @@ class OrderKey:
     @property
     def text(self) -> str:
         """The expression as text."""
-        return _sympy_text(self.expression)
+        return sympy_text(self.expression)
 
 
 order_key = OrderKey
@@ -73,7 +73,8 @@ def _declared_orders(expression: Expr) -> tuple[bool, tuple[int, ...]]:
 
 
 @lru_cache(maxsize=4096)
-def _sympy_text(expression: Expr) -> str:
+def sympy_text(expression: Expr) -> str:
+    """Write an expression as SymPy does."""
     return str(expression)
 
 

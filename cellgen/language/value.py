@@ -323,7 +323,7 @@ def format_axis(axis: Expr) -> str:
     >>> format_axis(H * 2 + I)
     'I + 2*H'
     """
-    return " + ".join(map(str, _terms(axis)))
+    return " + ".join(map(str, terms_of(axis)))
 
 
 @cache
@@ -335,7 +335,7 @@ def axis_factors(axis: Expr) -> tuple[tuple[Expr, ...], ...]:
     """
     return tuple(
         tuple(one for f in term.as_ordered_factors() for one in _repeated(f))
-        for term in _terms(axis)
+        for term in terms_of(axis)
     )
 
 
@@ -344,7 +344,8 @@ def is_factor(axis: Expr) -> bool:
     return sum(map(len, axis_factors(axis))) == 1
 
 
-def _terms(axis: Expr) -> list[Expr]:
+def terms_of(axis: Expr) -> list[Expr]:
+    """The terms of an axis, whose sum is its length, in one order."""
     return sorted(sympify(axis).expand().as_ordered_terms(), key=_axis_key)
 
 

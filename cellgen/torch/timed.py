@@ -134,7 +134,7 @@ class DeviceTimer:
             bar.step()
             return True
 
-        with ThreadPoolExecutor(_workers()) as pool:
+        with ThreadPoolExecutor(workers()) as pool:
             are_compiled = list(pool.map(is_compiled, ordered))
         return [one for one, is_so in zip(ordered, are_compiled, strict=True) if is_so]
 
@@ -158,7 +158,7 @@ class DeviceTimer:
         return [float(begin.elapsed_time(end)) for begin, end in events]
 
 
-def _workers() -> int:
+def workers() -> int:
     """Threads that compile: one, where Triton does not say that it may be called by several."""
     import triton
 

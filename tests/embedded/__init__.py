@@ -89,7 +89,7 @@ class Export:
 
     def weights(self, arguments: Arrays) -> np.ndarray:
         """The weights of a call as their struct."""
-        return self._packed(self.layout.weights, arguments)
+        return self.packed(self.layout.weights, arguments)
 
     def forward(self, arguments: Arrays, steps: int) -> dict[str, np.ndarray]:
         """Run some steps from the start, one call for all."""
@@ -139,7 +139,7 @@ class Export:
             str(s.name): str(self.definition.next_state(s).name) for s in self.definition.states
         }
         states = {made[n]: a for n, a in arguments.items() if n in made}
-        training[: self._count(self.layout.state)] = self._packed(self.layout.state, states)
+        training[: self._count(self.layout.state)] = self.packed(self.layout.state, states)
         self._train("train_gradients", weights, training, arguments, upstream)
         first = self._count(self.layout.state)
         return self._unpacked(self.layout.gradients, training[first:])
@@ -158,7 +158,7 @@ class Export:
 
     def _train(self, function, weights, training, arguments, upstream, *rest):
         real = ctypes.POINTER(ctypes.c_float if self.dtype.itemsize == 4 else ctypes.c_double)
-        given = self._packed(self.layout.window, upstream)
+        given = self.packed(self.layout.window, upstream)
 
         def loss(outputs, d_outputs, context):
             np.ctypeslib.as_array(d_outputs, given.shape)[:] = given
@@ -203,7 +203,7 @@ class Export:
     def _count(self, struct: Struct) -> int:
         return struct.count(lambda shape: int(np.prod(self._shape(shape), dtype=int)))
 
-    def _packed(self, struct: Struct, arrays: Arrays) -> np.ndarray:
+    def packed(self, struct: Struct, arrays: Arrays) -> np.ndarray:
         named = {
             c_name(n): np.asarray(a) for n, a in {**self.definition.defaults, **arrays}.items()
         }

@@ -97,7 +97,7 @@ def main_of(export: Export, given: Case) -> str:
         else:
             lines.append(bits(f"given_{own}", named[own]))
             arguments.append(f"(const float *)given_{own}")
-    lines.append(bits("upstream", export._packed(export.layout.window, given.upstream)))
+    lines.append(bits("upstream", export.packed(export.layout.window, given.upstream)))
     lines.append(bits("begin", export.weights(given.arguments)))
     outputs = [m.name for m in export.layout.outputs.members]
     results = ", ".join(f"results.{output}" for output in outputs)
@@ -153,7 +153,7 @@ def on_board(cell: type[Cell], folder: Path, flags: Sequence[str] = ("-Os",)):
     forward = export.forward(given.arguments, given.sizes["T"])
     gradients = export.gradients(given.arguments, given.upstream)
     expected = [
-        export._packed(export.layout.window, forward),
+        export.packed(export.layout.window, forward),
         np.concatenate([g.ravel() for g in gradients.values()]),
         export.trained(given.arguments, given.upstream, (0.01, 0.01)),
     ]

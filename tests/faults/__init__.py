@@ -20,6 +20,7 @@ from cellgen.runtime.call import workspace as call_workspace
 from cellgen.runtime.call.compiled import EXTENSION
 from cellgen.runtime.host import memory, threads
 from tests.drawing import draw_arrays
+from tests.within import door_of
 
 LEAST = 600
 """Bytes of a request that may fail, as faults.c has it; what is lost at each failure is as much."""
@@ -209,9 +210,9 @@ def made_in_c(kernel: cellgen.Kernel, arrays: Arrays) -> Iterator[Scenario]:
 
     EXTENSION.module = EXTENSION.require()
     call()
-    assert forward._door.make is not None
+    assert door_of(forward).make is not None
     yield Scenario(f"{kernel.name}, a call that C makes", call, arrays, kernel, in_c=True)
-    EXTENSION.module, forward._door.make = None, None
+    EXTENSION.module, door_of(forward).make = None, None
 
 
 def item_is_over_time(function: over_time.TimeFunction, name: str) -> bool:

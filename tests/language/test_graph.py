@@ -110,14 +110,14 @@ def test_a_cell_that_begins_as_an_earlier_one_is_not_compared_with_it_tree_by_tr
 def test_nodes_visited_grow_as_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every walk: at the declaration, in derivation, rewriting and printing."""
     visited = 0
-    add = Graph._add
+    add = Graph.add
 
     def counted(self: Graph, node: sympy.Basic) -> None:
         nonlocal visited
         visited += 1
         add(self, node)
 
-    monkeypatch.setattr(Graph, "_add", counted)
+    monkeypatch.setattr(Graph, "add", counted)
     counts = []
     for count in (7, 14, 28):  # other cells than elsewhere, which are known already
         visited = 0
@@ -227,7 +227,7 @@ def test_terms_are_ordered_by_their_text_only_where_their_values_are_the_same(
 ) -> None:
     printed: list[str] = []
     monkeypatch.setattr(
-        notation, "_sympy_text", lambda expression: printed.append(str(expression)) or printed[-1]
+        notation, "sympy_text", lambda expression: printed.append(str(expression)) or printed[-1]
     )
     assert text(Y * X + tanh(Y) + tanh(X) + 1) == "tanh(x) + x * y + tanh(y) + 1"
     assert printed == []

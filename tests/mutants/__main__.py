@@ -91,14 +91,14 @@ class Workplace:
         text = path.read_text(encoding="utf-8")
         self._write(path, mutant.applied(text))
         try:
-            proof = self._run("-m", "tests.mutants.prove", *mutant.cells) if proofs else ""
+            proof = self.run("-m", "tests.mutants.prove", *mutant.cells) if proofs else ""
             suite = self._suite(mutant) if suites and not proof else ""
-            generated = "" if proof or suite or path.suffix == ".h" else self._sources(mutant)
+            generated = "" if proof or suite or path.suffix == ".h" else self.sources(mutant)
         finally:
             self._write(path, text)
-        return Verdict(mutant, proof, suite, not generated or generated != self._sources(mutant))
+        return Verdict(mutant, proof, suite, not generated or generated != self.sources(mutant))
 
-    def _sources(self, mutant: Mutant) -> str:
+    def sources(self, mutant: Mutant) -> str:
         """A digest of what is generated of the cells of a mutant; nothing where that fails."""
         words = [sys.executable, "-m", "tests.mutants.prove", "--sources", *mutant.cells]
         done = subprocess.run(
@@ -118,7 +118,7 @@ class Workplace:
             for number, folder in enumerate(folders_of_tests(self.folder, mutant.file)):
                 said = ""
                 if number == 1 and not mutant.file.startswith(("generated/", "cellgen/runtime/")):
-                    said = self._run("-m", "tests.mutants.prove", "--write")
+                    said = self.run("-m", "tests.mutants.prove", "--write")
                 said = said or self._tests(folder, mutant.file)
                 if said:
                     return said
@@ -138,13 +138,13 @@ class Workplace:
 
         files = map(str, sorted(folder.rglob("test_*.py"), key=rank))
         asked = ("-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", *files)
-        said = self._run(*asked, longest=self.seconds, flags="")
+        said = self.run(*asked, longest=self.seconds, flags="")
         if not said.startswith(TOO_LONG):
             return said
         print(f"        {folder.relative_to(self.folder)}: {said}, not through", flush=True)
         return ""
 
-    def _run(self, *words: str, longest: float = 0, flags: str = "-O1") -> str:
+    def run(self, *words: str, longest: float = 0, flags: str = "-O1") -> str:
         """Run Python on the copy; return what it said where it failed, else nothing."""
         environment = {**self.environment, "CELLGEN_CFLAGS": flags}
         return told((sys.executable, *words), self.folder, environment, longest)

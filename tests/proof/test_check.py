@@ -518,7 +518,7 @@ def test_a_process_that_dies_is_said_and_the_others_are_not_waited_for(
     dies = partial(
         signal.raise_signal, signal.SIGKILL
     )  # as where a kernel writes where it must not
-    monkeypatch.setattr(several, "_begin_worker", dies)
+    monkeypatch.setattr(several, "begin_worker", dies)
     found = several.check_each((Elman, ElmanRelu), jobs=2, say=str, done=lambda *_: None)
     assert [failure.name for failure in found] == ["elman", "elman_relu"]
     for failure in found:
@@ -547,5 +547,5 @@ def test_products_in_bfloat16_of_kinked_cells_are_proved_at_the_best_of_some_poi
     cell = {"elman": Elman, "elman_relu": ElmanRelu}[name]
     programs = programs_of(cell)
     subject = points.Subject(cell, programs, forward_program(programs.definition), None)
-    rows = roundings._prove_bf16(subject, None, np.random.default_rng(0))
+    rows = roundings.prove_bf16(subject, None, np.random.default_rng(0))
     assert [row.verdict == "ok" for row in rows] == [is_proved] * 2

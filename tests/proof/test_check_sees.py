@@ -235,8 +235,8 @@ def test_tests_are_asked_of_kernels_that_the_mistake_generates(
             shown.write_text("generated with the mistake")
         return ""
 
-    monkeypatch.setattr(place, "_run", run)
-    monkeypatch.setattr(place, "_sources", lambda mutant: "")
+    monkeypatch.setattr(place, "run", run)
+    monkeypatch.setattr(place, "sources", lambda mutant: "")
     place.verdict(mutant, proofs=True, suites=True)
     assert asked == [CELLS[-1], folders[0], "--write", *folders[1:]]
     assert shown.read_text() == shipped

@@ -1551,7 +1551,7 @@ def test_texts_of_cells_that_ship_are_generated_once_and_held_by_their_digests(
     listed = read_listed(generated_folder(), "cuda")
     assert {*listed, *tree.BY_DIGEST["cuda"]} == {cell.definition.name for cell in SHIPPED}
     first = cellgen.load_cuda("elman")
-    monkeypatch.setattr(api, "_generated", None)  # from here on nothing can be generated
+    monkeypatch.setattr(api, "sources_of", None)  # from here on nothing can be generated
     again = cellgen.load_cuda("elman")
     assert again.sources == first.sources
     assert listed["elman"] == TextDigest.of("elman.cu", dict(first.sources.files)["elman.cu"])

@@ -72,6 +72,7 @@ from tests.targets.test_cuda import (
     with_cxx,
     with_nvcc,
 )
+from tests.within import set_library
 
 CHOICE = "cellgen_persist_choice.cuh"
 MULTIPLIED = 4
@@ -634,7 +635,7 @@ def apart(kernel: CudaKernel, folder: Path) -> CudaKernel:
     """A kernel whose library is a copy: what a device refuses it, others do not know."""
     copy = shutil.copy(kernel.build().path, folder)
     anew = CudaKernel(kernel.interface, kernel.sources, emulated=True)
-    anew._library = DeviceLibrary(str(copy), kernel.interface)
+    set_library(anew, DeviceLibrary(str(copy), kernel.interface))
     return anew
 
 

@@ -78,7 +78,7 @@ def test_no_length_is_worked_out_for_each_place_that_spells_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """That takes SymPy half of the time of sources: what has terms is remembered."""
-    worked_out, terms = list[Expr](), value._terms
-    monkeypatch.setattr(value, "_terms", lambda axis: worked_out.append(axis) or terms(axis))
+    worked_out, terms = list[Expr](), value.terms_of
+    monkeypatch.setattr(value, "terms_of", lambda axis: worked_out.append(axis) or terms(axis))
     generate(Elman)
     assert all(worked_out.count(axis) <= 2 for axis in worked_out)  # for people, and for C

@@ -44,7 +44,7 @@ def test_no_two_targets_write_the_same_file() -> None:
     suffixes = [suffix for target in TARGETS.values() for suffix in target.suffixes]
     assert len(set(suffixes)) == len(suffixes)
     for name, target in TARGETS.items():
-        written = api._generated(MinGRU, name).of(name)
+        written = api.sources_of(MinGRU, name).of(name)
         assert set(written) == {f"min_gru{suffix}" for suffix in target.suffixes}
 
 

@@ -521,7 +521,7 @@ def test_a_time_is_the_median_of_some_launches(
 def test_candidates_compile_beside_each_other_and_a_wrong_one_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(timed, "_workers", lambda: 3)
+    monkeypatch.setattr(timed, "workers", lambda: 3)
     meet = Barrier(3, timeout=20)
     made: list[int] = []
 
@@ -545,7 +545,7 @@ def test_candidates_compile_beside_each_other_and_a_wrong_one_is_left_out(
 def test_where_compiling_takes_too_long_the_first_of_each_list_are_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(timed, "_workers", lambda: 1)
+    monkeypatch.setattr(timed, "workers", lambda: 1)
     monkeypatch.setattr(timed, "PATIENCE", -1.0)
     memory = SimpleNamespace(make=lambda rows: None, compile=lambda rows: None)
     every = [Candidate(memory, of, {}, (), place) for of in ("scan", "back") for place in (0, 1)]

@@ -20,6 +20,7 @@ import cellgen.torch  # noqa: E402
 from cellgen.torch import direct, native  # noqa: E402
 from tests.torch.counted import counted  # noqa: E402
 from tests.torch.drawn import drawn  # noqa: E402
+from tests.within import stack_of  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(native.direct() is None, reason="operators here are Python"),
@@ -272,7 +273,7 @@ def test_what_has_no_memory_of_numbers_is_left_to_torch(kind: str) -> None:
     run = native.direct()
     with torch.no_grad():
         layer(x)
-        usual = layer._stack.only
+        usual = stack_of(layer).only
         weights, number = usual.parameters(layer._parameters), usual.call.direct.number
         for flags in (direct.DETACHED, direct.OF_LAYER | direct.DETACHED):
             assert run(number, flags, [given, None, *weights], (), ()) is None
@@ -318,7 +319,7 @@ def test_calls_leave_nothing_behind() -> None:
     with torch.no_grad():
         for _ in range(3):
             layer(x), layer(x, state), layer(x.transpose(0, 1).contiguous().transpose(0, 1))
-            assert layer._stack.run(wrong, None, layer._parameters, False) is None
+            assert stack_of(layer).run(wrong, None, layer._parameters, False) is None
     assert [one._use_count() for one in tensors] == before
     own = cellgen.torch.module("elman", 3, 5)
     with torch.no_grad():
@@ -332,7 +333,7 @@ def test_a_copy_and_what_is_unpickled_call_anew() -> None:
     with torch.no_grad():
         wanted = layer(x)[0]
         for again in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-            assert again._stack is None
+            assert stack_of(again) is None
             torch.testing.assert_close(again(x)[0], wanted, rtol=0, atol=0)
 
 

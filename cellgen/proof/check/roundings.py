@@ -30,11 +30,11 @@ KINKED_POINTS = 5
 
 def prove_roundings(subject: Subject, kernel: Kernel) -> list[Row]:
     """Prove products in bfloat16, then arrays over time of 16 bits."""
-    rows = _prove_bf16(subject, kernel, np.random.default_rng(0))
+    rows = prove_bf16(subject, kernel, np.random.default_rng(0))
     return rows + _prove_storage(subject, kernel, np.random.default_rng(0))
 
 
-def _prove_bf16(subject: Subject, kernel: Kernel, rng: np.random.Generator) -> list[Row]:
+def prove_bf16(subject: Subject, kernel: Kernel, rng: np.random.Generator) -> list[Row]:
     """Compare products of operands in bfloat16 with the kernel in float64.
 
     Rounded operands may cross a threshold or a kink, whose far side is another function. Where a

@@ -62,7 +62,7 @@ def _side_by_side(
     reports: dict[type[Cell], Found] = {}
     jobs = most_processes(min(jobs, len(cells)))
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin_worker)
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), begin_worker)
     try:
         numbers = {cell: number for number, cell in enumerate(shipping.SHIPPED)}
         with interrupts_wait():
@@ -112,7 +112,8 @@ def heed_interrupts() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _begin_worker() -> None:
+def begin_worker() -> None:
+    """Let a process that proves cells end at Ctrl-C, and show no bars."""
     heed_interrupts()
     turn_off()
     threading.Thread(target=_end_with_the_first, daemon=True).start()

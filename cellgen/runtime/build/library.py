@@ -155,6 +155,8 @@ _CELL = _struct(
         ("engine", _pointer(_ENGINE)),
     ],
 )
+STRUCTS = (_ARRAY, _SCALAR, _REQUEST, _ENGINE, _CELL, _NUMBERED)
+"""Structs that C has by the same names, with the same members."""
 
 
 class Types:

@@ -158,13 +158,13 @@ def test_compile_begins_it_before_the_cell_is_derived(
     compilations: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[str] = []
-    generated = api._generated
+    generated = api.sources_of
 
     def look(cell: type[Cell], *targets: str) -> object:
         begun.extend(driver.AHEAD)
         return generated(cell, *targets)
 
-    monkeypatch.setattr(api, "_generated", look)
+    monkeypatch.setattr(api, "sources_of", look)
     monkeypatch.setattr(Kernel, "build", lambda kernel: Built(Path(), True, 0.0))
     cellgen.compile(Short)
     assert [name.rpartition("-")[0] for name in begun] == ["cellgen_driver"]

@@ -9,14 +9,7 @@ import _cffi_backend
 from cellgen.runtime.build import library
 from tests.in_c import places
 
-STRUCTS = {
-    "cellgen_array": library._ARRAY,
-    "cellgen_scalar": library._SCALAR,
-    "cellgen_request": library._REQUEST,
-    "cellgen_engine": library._ENGINE,
-    "cellgen_cell": library._CELL,
-    "cellgen_numbers": library._NUMBERED,
-}
+STRUCTS = {kind.cname: kind for kind in library.STRUCTS}
 
 
 def test_members_lie_where_c_has_them(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from cellgen.runtime.call import engine
 from cellgen.runtime.call import workspace as call
 from cellgen.runtime.call.bound import BoundCall
 from tests.drawing import draw_arrays
+from tests.within import engine_of, lock_of, workspace_of
 
 SIZES = {"T": 5, "B": 4, "I": 3, "H": 18}
 drawn = partial(draw_arrays, sizes=SIZES, dtype="f")
@@ -172,11 +173,11 @@ def test_other_calls_between_take_the_same_workspace(monkeypatch):
     expected = small.sequence_forward(**arrays)
     bound = small.sequence_forward.bind(**arrays)
     same(bound(), expected)
-    before = bound._memory
+    before = workspace_of(bound)
     wide = {**SIZES, "T": 50, "B": 64, "H": 200}
     large.sequence_forward(**draw_arrays(large.sequence_forward.function, wide, dtype="f"))
     same(bound(), expected)
-    assert bound._memory is not before  # the thread's has grown; what it was is gone
+    assert workspace_of(bound) is not before  # the thread's has grown; what it was is gone
 
 
 @pytest.mark.parametrize("long", [False, True])
@@ -201,7 +202,7 @@ def test_a_workspace_too_large_to_keep_lives_through_the_call(options, long, mon
     calls = 0
 
     def watch(function):
-        bind = function._engine.bind
+        bind = engine_of(function).bind
 
         def watched(*given, **how):
             call = bind(*given, **how)
@@ -216,7 +217,7 @@ def test_a_workspace_too_large_to_keep_lives_through_the_call(options, long, mon
             call.run = counted
             return call
 
-        monkeypatch.setattr(function._engine, "bind", watched)
+        monkeypatch.setattr(engine_of(function), "bind", watched)
 
     forward, backward = fresh.sequence_forward, fresh.sequence_backward
     watch(forward), watch(backward)
@@ -286,12 +287,12 @@ def test_two_threads_bind_for_themselves():
         worker.join()
     assert not failures
     same(bound(), expected)
-    assert bound._lock.acquire(blocking=False)  # as another thread has it while it runs
+    assert lock_of(bound).acquire(blocking=False)  # as another thread has it while it runs
     try:
         with pytest.raises(CellgenError, match=r"gru.sequence_forward: this bound call is running"):
             bound()
     finally:
-        bound._lock.release()
+        lock_of(bound).release()
     same(bound(), expected)
 
 
@@ -323,7 +324,7 @@ def test_a_forked_child_runs_what_a_thread_of_its_parent_is_running(name):
     function = getattr(kernel(), name)
     bound = function.bind(**drawn(function.function))
     expected = tuple(a if a is None else a.copy() for a in bound())
-    bound._lock.acquire()  # as a thread that is within it
+    lock_of(bound).acquire()  # as a thread that is within it
     child = os.fork()
     if not child:
         try:
@@ -333,7 +334,7 @@ def test_a_forked_child_runs_what_a_thread_of_its_parent_is_running(name):
         os._exit(0)
     with pytest.raises(CellgenError, match="is running already"):
         bound()
-    bound._lock.release()
+    lock_of(bound).release()
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
 

@@ -42,6 +42,7 @@ from cellgen.runtime.host import threads as threads_of_calls
 from cellgen.runtime.kernel import Kernel
 from tests.awkward_cells import cell_of_states
 from tests.cover import in_turn
+from tests.within import door_of, kernel_behind, lock_of, set_door
 
 SIZES = {"T": 3, "B": 2, "I": 5, "H": 4}
 INTERFACES = sorted((Path(__file__).parents[3] / "generated").glob("*/interface.json"))
@@ -81,14 +82,16 @@ class Watched(Door):
 
     def __init__(self, function: Any, call: dict[str, Any], *, closed: bool = False) -> None:
         self.calls: list[bool] = []
-        self._closed, self._own = closed, function._door
+        self._closed, self.own_door = closed, door_of(function)
         packed = getattr(call.get("packed"), "doors", {})
-        self._own = packed.get(function, self._own) if call.get("packed") is not None else self._own
+        self.own_door = (
+            packed.get(function, self.own_door) if call.get("packed") is not None else self.own_door
+        )
 
     @property
     def make(self) -> Any:
         """As the door's own."""
-        make = self._own.make
+        make = self.own_door.make
         if make is None or self._closed:
             return None
 
@@ -105,28 +108,28 @@ class Watched(Door):
 
     def open(self, packed: Any = None) -> None:
         """As the door's own."""
-        self._own.open(packed)
+        self.own_door.open(packed)
 
 
 def through(function: Any, call: dict[str, Any], *, closed: bool = False) -> tuple[Any, bool]:
     """Make a call; return its results or its error, and whether C made it."""
-    watched, own = Watched(function, call, closed=closed), function._door
+    watched, own = Watched(function, call, closed=closed), door_of(function)
     doors = getattr(call.get("packed"), "doors", None)
     if doors is not None:
-        watched._own = doors.setdefault(
-            function, Door(function._kernel, function.function, function.result)
+        watched.own_door = doors.setdefault(
+            function, Door(kernel_behind(function), function.function, function.result)
         )
         doors[function] = watched
     else:
-        function._door = watched
+        set_door(function, watched)
     try:
         found: Any = function(**call)
     except Exception as error:
         found = error
     finally:
-        function._door = own
+        set_door(function, own)
         if doors is not None:
-            doors[function] = watched._own
+            doors[function] = watched.own_door
     return found, bool(watched.calls) and watched.calls[-1]
 
 
@@ -1044,10 +1047,10 @@ def test_bound_calls_are_cs_from_the_second_one_on(which: str) -> None:
     assert "__call__" not in frames
     with pytest.raises(TypeError, match="argument"):
         bound(1)
-    assert bound._lock.acquire(blocking=False)
+    assert lock_of(bound).acquire(blocking=False)
     with pytest.raises(CellgenError, match="running already"):
         bound()
-    bound._lock.release()
+    lock_of(bound).release()
     results[0][...] = 0
     thread = threading.Thread(target=bound)  # whose workspace is another
     thread.start()
@@ -1102,7 +1105,7 @@ def test_functions_are_called_without_a_frame_of_python(name: str) -> None:
         assert not isinstance(vars(kind)["__call__"], FunctionType)
         assert isinstance(function, KernelFunction)
         assert kind.__name__ == kind.__mro__[1].__name__
-        assert copy.copy(function) is getattr(function._kernel, function.__name__)
+        assert copy.copy(function) is getattr(kernel_behind(function), function.__name__)
     seen = list[str]()
     sys.setprofile(lambda frame, event, _: seen.append(event + frame.f_code.co_name))
     found = forward(**own_arrays, threads=1)
@@ -1143,11 +1146,11 @@ def test_a_class_with_a_call_of_its_own_keeps_it(name: str) -> None:
                 return super().__call__(**arguments)
 
         for made, count in ((Watched, 4), (kind, 0)):
-            function = made(own._kernel, own.function)
+            function = made(kernel_behind(own), own.function)
             calls.clear()
             for _ in range(4):
                 results = function(**arguments)
-            assert function._door.make is not None
+            assert door_of(function).make is not None
             assert len(calls) == count
             np.testing.assert_array_equal(results[0], own(**arguments)[0])
 
@@ -1175,10 +1178,10 @@ def test_what_a_keyword_raises_when_it_is_compared_reaches_the_caller() -> None:
 # --- memory, threads, the collector --------------------------------------------------------------
 
 
-def door_of(module: ModuleType, function: Any, empty: Any = np.empty, **changes: Any) -> Any:
+def door_by_hand(module: ModuleType, function: Any, empty: Any = np.empty, **changes: Any) -> Any:
     """A door by hand, of two arrays and no results that a caller sees."""
-    own = Door(function._kernel, function.function, function.result)
-    library = function._kernel.library()
+    own = Door(kernel_behind(function), function.function, function.result)
+    library = kernel_behind(function).library()
     parts = {
         "cell": library.descriptor,
         "name": function.__name__,
@@ -1207,7 +1210,7 @@ def test_nothing_leaks(extension_in_c: ModuleType) -> None:
     watched += half.values()
     function(**long, threads=1)  # grows the workspace
     function(**half, threads=1)
-    make = function._door.make
+    make = door_of(function).make
     address, size = per_thread.memory.address, per_thread.memory.bytes
 
     def work(count: int) -> None:
@@ -1242,7 +1245,7 @@ def test_a_call_without_memory_is_pythons(extension_in_c: ModuleType) -> None:
     call = given(function.function, T=100, B=100)
     function(**call, threads=1)
     address, size = per_thread.memory.address, per_thread.memory.bytes
-    own, poor = (door_of(extension_in_c, function, each) for each in (np.empty, none))
+    own, poor = (door_by_hand(extension_in_c, function, each) for each in (np.empty, none))
     before = references = 0
     for turn in range(100):
         if turn == 10:
@@ -1271,7 +1274,7 @@ def test_what_a_signal_raises_is_raised(extension_in_c: ModuleType, save: bool) 
                 raise error
             return np.empty(*parts)
 
-        made = door_of(extension_in_c, function, empty).make
+        made = door_by_hand(extension_in_c, function, empty).make
         references = sys.getrefcount(call["x"])
         with pytest.raises(type(error), match=str(error)):
             made(call, save, address, size, 0, -1, None)
@@ -1294,8 +1297,8 @@ def test_what_is_described_badly_is_refused(extension_in_c: ModuleType) -> None:
     ]
     for change in wrong:
         with pytest.raises(TypeError):
-            door_of(module, function, **change)
-    door = door_of(module, function)
+            door_by_hand(module, function, **change)
+    door = door_by_hand(module, function)
     for arguments in ((), ([], False, 0, 0, 0, 0, None), ({}, False, "0", 0, 0, 0, None)):
         with pytest.raises(TypeError):
             door.make(*arguments)

@@ -24,6 +24,7 @@ from cellgen.runtime.call.views import view_of
 from cellgen.runtime.kernel import Kernel, load_folder
 from tests.by_hand import small_sources
 from tests.drawing import draw_arrays
+from tests.within import lock_of
 
 TOY = Path(__file__).parents[2] / "toy" / "toy_cell"
 B, I, H = 3, 5, 7
@@ -513,9 +514,9 @@ def test_workspace_is_kept_per_thread_up_to_a_bound(
 
 
 def test_a_fork_gets_locks_that_nobody_holds(toy: Kernel) -> None:
-    before = toy._lock
+    before = lock_of(toy)
     kernel_module.renew_locks()
-    assert toy._lock is not before
+    assert lock_of(toy) is not before
     assert toy.build().path.is_file()
 
 

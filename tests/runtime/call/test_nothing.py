@@ -13,6 +13,7 @@ from cellgen import Cell, Dim, H, I, Input, State, Weight, tanh
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.call import engine
+from tests.within import engine_of
 
 MANY = 1 << 33
 VAST = 1 << 57
@@ -170,5 +171,5 @@ def test_a_call_of_very_many_steps_can_be_interrupted():
     kernel = kernel_of("pointwise")
     dims = {"T": MANY, "B": 1, "I": 0, "H": 0}
     forward = kernel.sequence_forward
-    call = forward._engine.bind(forward.function, arrays(forward.function.arguments, dims), {})
+    call = engine_of(forward).bind(forward.function, arrays(forward.function.arguments, dims), {})
     assert kernel.library().engine.work(call.memory) >= engine.LONG

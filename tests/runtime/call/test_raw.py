@@ -83,7 +83,7 @@ def test_a_workspace_too_large_to_keep_lives_through_the_call(
     raw = RawFunction(cellgen.load("gru"), name)
     arrays = draw(raw, DIMS)
     owners: list[weakref.ref[np.ndarray]] = []
-    real, run = workspace.new_memory, raw._run
+    real, run = workspace.new_memory, raw.run
 
     def watched(label: str, size: int, dims: tuple[int, ...]) -> workspace.AlignedBytes:
         made = real(label, size, dims)
@@ -97,7 +97,7 @@ def test_a_workspace_too_large_to_keep_lives_through_the_call(
     monkeypatch.setattr(workspace, "KEPT_WORKSPACE", -1)
     monkeypatch.setattr(workspace, "new_memory", watched)
     monkeypatch.setattr(workspace.per_thread, "memory", workspace.NOTHING)
-    raw._run = running
+    raw.run = running
     raw([DIMS[dim] for dim in raw.function.dims], words_of(raw, arrays), threads=1)
     assert owners[0]() is None
 

@@ -23,6 +23,7 @@ from cellgen.runtime.abi import ABI_VERSION
 from cellgen.runtime.build import cache, compiler, driver
 from cellgen.runtime.device.arrays import DeviceArray
 from cellgen.runtime.kernel import Kernel, load_folder
+from tests.within import forget_arrivals, kernel_behind
 
 ROOT = Path(__file__).parents[3]
 TOY = Path(__file__).parents[2] / "toy" / "toy_cell"
@@ -61,7 +62,7 @@ def own(compiled_as_where_it_arrives: None) -> Kernel:
 @pytest.fixture
 def emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache for the processes that start, and no kernel that arrived before."""
-    kernel._arrived.cache_clear()
+    forget_arrivals()
     monkeypatch.setenv("CELLGEN_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -169,7 +170,7 @@ def test_a_kernel_compiled_from_a_shipped_class_travels_by_name_too(
 def test_a_shipped_kernel_whose_sources_differ_there_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kernel._arrived.cache_clear()
+    forget_arrivals()
     sent = pickle.dumps(cellgen.load("elman"))
     monkeypatch.setattr(kernel, "shipped_digest", lambda name: "0" * cache.KEY_DIGITS)
     with pytest.raises(BuildError, match=r"elman: .*digest 0+, expected \w+.*same version"):
@@ -185,7 +186,7 @@ def test_sources_that_were_changed_on_the_way_are_refused(own: Kernel) -> None:
 def test_a_kernel_of_another_abi_is_refused(own: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = pickle.dumps(own)
     monkeypatch.setattr(kernel, "ABI_VERSION", ABI_VERSION + 1)
-    kernel._arrived.cache_clear()
+    forget_arrivals()
     with pytest.raises(BuildError, match=rf"ABI {ABI_VERSION}, expected {ABI_VERSION + 1}"):
         pickle.loads(sent)
 
@@ -266,8 +267,8 @@ def test_a_bound_call_says_that_it_cannot_travel(own: Kernel, act: Callable[...,
 def test_a_cuda_kernel_travels_as_its_sources() -> None:
     made = cellgen.load_cuda("elman", emulated=True)
     again = pickle.loads(pickle.dumps(made.forward))
-    assert (again._kernel.interface, again._kernel.emulated) == (made.interface, True)
-    assert again._kernel.sources == made.sources
+    assert (kernel_behind(again).interface, kernel_behind(again).emulated) == (made.interface, True)
+    assert kernel_behind(again).sources == made.sources
     assert copy.deepcopy(made) is made
     assert copy.copy(made.forward) is made.forward
 

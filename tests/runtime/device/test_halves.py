@@ -33,6 +33,7 @@ from cellgen.runtime.results import Results
 from tests.cover import each_time
 from tests.targets.test_cuda import OnHost, in_elements, inputs
 from tests.targets.test_persistent import OPEN, STAYS, planted
+from tests.within import set_library
 
 DIMS = {"T": 4, "B": 3, "I": 5, "H": 12, "K": 2, "D": 12}
 TIERS = {"float64": ("steps", "whole"), "float32": ("steps", "device", "cluster")}
@@ -83,7 +84,7 @@ def halved_anew(first: CudaKernel, folder: Path) -> CudaKernel:
     kernel = CudaKernel(first.interface, first.sources, emulated=True, halved=True)
     both = Copied(kernel.sources, kernel.interface, True)
     Copied.folder = folder
-    kernel._library = DeviceLibrary(both, kernel.interface)
+    set_library(kernel, DeviceLibrary(both, kernel.interface))
     return kernel
 
 

@@ -25,6 +25,7 @@ from cellgen.runtime.streams.stream import Stream
 from tests.conftest import SIZES
 from tests.cover import each_name_of, of_call
 from tests.runtime.call.test_parameters import FIXED
+from tests.within import turn_of
 
 HERE = Path(__file__).parent
 Arrays = dict[str, np.ndarray]
@@ -380,11 +381,11 @@ def test_a_stream_without_rows_steps() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_may_use_a_stream_that_its_parent_was_using() -> None:
     stream = gru(rows=2)[2]
-    stream._turn.take("step")
+    turn_of(stream).take("step")
     child = os.fork()
     if not child:
         os._exit(0 if stream.step(some(2, 3)).shape == (2, 4) else 1)
-    stream._turn.give()
+    turn_of(stream).give()
     assert os.waitpid(child, 0)[1] == 0
 
 

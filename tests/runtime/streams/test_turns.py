@@ -15,6 +15,7 @@ from cellgen.errors import CellgenError
 from cellgen.runtime.streams import frame as frames
 from cellgen.runtime.streams.stream import CALLS, Stream
 from tests.runtime.streams.test_streams import gru, saved, some
+from tests.within import has_token, lose_token, turn_of
 
 IN_USE = "another thread, or an outer call of this one, is using this stream"
 USES: dict[str, Callable[[Stream], object]] = {
@@ -92,7 +93,7 @@ def test_another_thread_and_an_inner_call_are_refused(use: str) -> None:
 @pytest.mark.parametrize("use", USES)
 def test_within_any_call_another_is_refused(use: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = gru(rows=2, room=3, block=2)[2]
-    give, refusals = stream._turn.give, []
+    give, refusals = turn_of(stream).give, []
 
     def refused() -> None:
         with pytest.raises(CellgenError, match=IN_USE):
@@ -100,7 +101,7 @@ def test_within_any_call_another_is_refused(use: str, monkeypatch: pytest.Monkey
         refusals.append(use)
         give()
 
-    monkeypatch.setattr(stream._turn, "give", refused)
+    monkeypatch.setattr(turn_of(stream), "give", refused)
     USES[use](stream)
     assert refusals == [use]
     monkeypatch.undo()
@@ -109,7 +110,7 @@ def test_within_any_call_another_is_refused(use: str, monkeypatch: pytest.Monkey
 
 def test_another_stream_may_be_used_within_a_call() -> None:
     stream, other = gru(rows=2)[2], gru(rows=2)[2]
-    other._turn._token.clear()  # as Ctrl-C does
+    lose_token(other)  # as Ctrl-C does
     stream.step(Asking(lambda: other.step(some(2, 3))))
     assert stream.to_bytes() == other.to_bytes()
 
@@ -130,7 +131,7 @@ def test_threads_never_use_a_stream_at_once() -> None:
                 steps.append(None)
             except CellgenError:
                 if n % 7 == 0:
-                    stream._turn._token.clear()  # as Ctrl-C does
+                    lose_token(stream)  # as Ctrl-C does
 
     threads, interval = [threading.Thread(target=use) for _ in range(3)], sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -167,7 +168,7 @@ def test_a_stream_goes_on_after_ctrl_c_at_any_time() -> None:
                     done += 1
             except KeyboardInterrupt:
                 pass
-            lost += not stream._turn._token
+            lost += not has_token(stream)
             while replayed < done:
                 twin.step(x[replayed % 16])
                 replayed += 1
@@ -185,7 +186,7 @@ def test_a_stream_goes_on_after_ctrl_c_at_any_time() -> None:
 @pytest.mark.parametrize("use", USES)
 def test_a_token_that_was_lost_is_there_again(use: str) -> None:
     stream, twin = (gru(rows=2, room=3, block=2)[2] for _ in range(2))
-    stream._turn._token.clear()  # as Ctrl-C does
+    lose_token(stream)  # as Ctrl-C does
     for _ in range(2):
         for one in (stream, twin):
             one.reset()
