@@ -3,14 +3,13 @@
  * XLA's allocator, and waits for nothing. Numbers of 16 bits are not widened. The attribute `element` is
  * what arrays hold; scalars are float, or double of float64. Part of handler.c. */
 
-/* What is launched: a function of a cell, its dimensions in order, and addresses of its members in theirs,
- * NULL: left out. As launching.py has it. */
+/* What is launched: a function of a cell, its dimensions in order, the words of its members, of which scalars are
+ * addresses, and its options, NULL: it says nothing. As launching.py has it. */
 typedef struct {
     const char *cell, *function, *element;
     const int64_t *size;
-    const uint64_t *member;
-    uint64_t table[3];
-    cellgen_numbers say;
+    uint64_t *member;
+    const cellgen_options *options;
     void *stream;
     int64_t device;
     char *text; /* what went wrong */
@@ -105,18 +104,22 @@ static uint64_t address_of(const XLA_FFI_Buffer *buffer)
     return !buffer ? 0 : buffer->data ? (uint64_t)(uintptr_t)buffer->data : 1;
 }
 
-/* Put addresses in order; 0: an array is of another width than the element. */
+/* Put addresses in order, and the options in C; 0: an array is of another width than the element. */
 static int fill_addresses(call *one, launched *of, int64_t bytes)
 {
+    cg_call *const own = &one->call;
     for (int64_t m = 0; m < one->function->members; ++m) {
         const XLA_FFI_Buffer *buffer = one->member[m];
         const int is_scalar = one->function->member[m].role == CELLGEN_ROLE_SCALAR && m < one->function->arguments;
         if (buffer && number_bytes(buffer) != (is_scalar && bytes == 2 ? 4 : bytes))
             return disagrees(one);
-        one->call.word[m] = address_of(buffer);
+        own->word[m] = address_of(buffer);
     }
-    for (int k = 0; k < 3; ++k)
-        of->table[k] = address_of(one->table[k]);
+    own->lengths = (const int64_t *)(uintptr_t)address_of(one->table[0]);
+    for (int k = 0; k < 2; ++k)
+        own->flags[k] = (const unsigned char *)(uintptr_t)address_of(one->table[k + 1]);
+    own->narrow = CELLGEN_STORED_REAL; /* kernels of devices have a type for each */
+    of->options = cg_write_options(own);
     return (!one->table[0] || one->table[0]->dtype == XLA_FFI_DataType_S64) || disagrees(one);
 }
 
@@ -126,7 +129,7 @@ static XLA_FFI_Error *launch_call(call *one)
     char element[16];
     const int64_t bytes = element_bytes(attribute(one->frame, "element", XLA_FFI_AttrType_STRING), element);
     launched of = {.cell = one->named, .function = one->function->name, .element = element, .size = one->call.dims,
-                   .member = one->call.word, .say = one->call.say, .text = one->text, .text_bytes = sizeof one->text,
+                   .member = one->call.word, .text = one->text, .text_bytes = sizeof one->text,
                    .frame = one->frame};
     if (!(bytes ? fill_addresses(one, &of, bytes) : disagrees(one)))
         return refuse(one, XLA_FFI_Error_Code_INVALID_ARGUMENT);

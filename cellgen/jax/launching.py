@@ -10,11 +10,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
-from cellgen.frameworks.on_devices import stated
 from cellgen.jax.registry import find
-from cellgen.runtime.abi import Function
-from cellgen.runtime.numbers import NUMBERED, from_numbers
-from cellgen.runtime.options import TABLES
+from cellgen.runtime.device.engine import WordsOfCall
 
 
 class XlaCall(ctypes.Structure):
@@ -26,8 +23,7 @@ class XlaCall(ctypes.Structure):
         ("element", ctypes.c_char_p),
         ("size", ctypes.POINTER(ctypes.c_int64)),
         ("member", ctypes.POINTER(ctypes.c_uint64)),
-        ("table", ctypes.c_uint64 * len(TABLES)),
-        ("say", ctypes.c_int64 * len(NUMBERED)),
+        ("options", ctypes.c_void_p),
         ("stream", ctypes.c_void_p),
         ("device", ctypes.c_int64),
         ("text", ctypes.c_void_p),
@@ -70,22 +66,15 @@ def _launch(of: XlaCall, scratch: Callable[[int], int | None], emulated: bool) -
             )
         return address
 
-    words = _words(of, function)
-    kernel = known.kernel_of(emulated=emulated)
-    for item in function.struct_members:
-        if item.is_scalar and item.name in words:
-            words[item.name] = kernel.number(words[item.name], element, of.device, stream)
-        elif item.is_scalar:
-            words[item.name] = item.default or 0.0
-    sizes = dict(zip(function.dims, of.size[: len(function.dims)], strict=True))
-    options = stated(name, from_numbers(list(of.say), ()))
-    launcher = known.launcher(name, emulated=emulated)
-    launcher(element, of.device, sizes, words, {}, options, stream, workspace)
+    kernel, numbers = known.kernel_of(emulated=emulated), ctypes.cast(of.member, _NUMBERS)
+    for place, item in enumerate(function.struct_members):
+        if item.is_scalar:
+            address, usual = of.member[place], item.default or 0.0
+            number = kernel.number(address, element, of.device, stream) if address else usual
+            numbers[place] = number
+    dims = tuple(of.size[: len(function.dims)])
+    words = WordsOfCall(dims, ctypes.addressof(of.member.contents), of.options or 0)
+    known.launcher(name, emulated=emulated)(element, of.device, words, stream, workspace)
 
 
-def _words(of: XlaCall, function: Function) -> dict[str, int | float]:
-    """Addresses of what there is, by name."""
-    members = (*function.struct_members, *function.results)
-    named = zip((item.name for item in members), of.member[: len(members)], strict=True)
-    words = {name: address for name, address in named if address}
-    return {**words, **{n: a for n, a in zip(TABLES, of.table, strict=True) if a}}
+_NUMBERS = ctypes.POINTER(ctypes.c_double)

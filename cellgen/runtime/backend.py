@@ -8,7 +8,7 @@ packages, whose entry points name a module with ``TARGET`` and ``BACKEND``.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from cellgen.runtime.abi import Interface
     from cellgen.runtime.build.shared_object import Built
     from cellgen.runtime.build.sources import SourceFiles
+    from cellgen.runtime.call.views import ArrayView
+    from cellgen.runtime.device.engine import FarCall, WordsOfCall
     from cellgen.runtime.options import Options
 
 BACKENDS: dict[str, str] = {
@@ -69,19 +71,28 @@ class AnyKernel(Protocol):
 class Launcher(Protocol):
     """What launches one function over time on a device, of arguments that are checked."""
 
+    def bind(
+        self,
+        element: str,
+        arrays: Iterable[tuple[str, ArrayView]],
+        options: Options,
+        scalars: Iterable[tuple[str, float]],
+    ) -> FarCall:
+        """Bind a call by the engine; its results are among the arrays. Raises BuildError."""
+
     def __call__(
         self,
         element: str,
         device: int,
-        dims: Mapping[str, int],
-        words: Mapping[str, int | float],
-        apart: Mapping[str, tuple[int, int]],
-        options: Options,
+        words: WordsOfCall,
         stream: int,
         workspace: Callable[[int], int],
         tier: str = "auto",
     ) -> None:
-        """Launch on a stream; see ``RawDeviceFunction``. Raises DeviceError."""
+        """Launch a call that is prepared on a stream, in memory of the caller's.
+
+        Raises DeviceError.
+        """
 
 
 class DeviceKernel(AnyKernel, Protocol):

@@ -13,7 +13,7 @@ import keyword
 import re
 from functools import cache
 
-from cellgen.runtime.options import TABLE, device_members
+from cellgen.runtime.options import TABLE
 
 _C = """
 auto break case char const continue default do double else enum extern float for goto if inline int
@@ -79,7 +79,7 @@ same_step step_ahead group_ahead goes_on soon works products
 """
 
 _MEMBERS = """
-workspace workspace_bytes team options stream tier blas strided strides nothing real store
+workspace workspace_bytes team options stream tier blas strides nothing real store
 """
 """Members that the argument structs of C and CUDA have beside an author's and those of options, and
 their types."""
@@ -87,7 +87,7 @@ their types."""
 LOCALS = frozenset(_LOCALS.split())
 """Variables and types of the templates."""
 
-_MEMBER_NAMES = frozenset([*_MEMBERS.split(), *(member.name for member in device_members())])
+_MEMBER_NAMES = frozenset(_MEMBERS.split())
 
 _GENERATED = re.compile(
     r"(cg|cellgen|CELLGEN)_|(terms|inverse|axis|tile_|shared_|forward_|reverse_|deferred_)\d"

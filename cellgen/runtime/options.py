@@ -462,10 +462,3 @@ def c_members() -> Iterator[Member]:
     for option in OF_OPTIONS:
         yield from option.c
     yield from BESIDE
-
-
-def device_members() -> Iterator[Member]:
-    """Members of an argument struct for CUDA that options set, in order."""
-    for option in OF_OPTIONS:
-        if option.on_device:
-            yield from option.c

@@ -7,9 +7,6 @@ current stream, results and workspace come from torch's allocator, so that a cal
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -18,8 +15,9 @@ from cellgen.frameworks.on_devices import LACKING, lacking, stated
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.backend import DeviceKernel, Launcher
 from cellgen.runtime.call.stored import element_name
+from cellgen.runtime.call.views import BYTES, ArrayView
 from cellgen.runtime.directions import AUTO
-from cellgen.runtime.options import Options
+from cellgen.runtime.options import TABLES, Options
 from cellgen.torch.errors import DeviceRunError, TensorError
 from cellgen.torch.layout import Layout
 from cellgen.torch.run import CallArguments, Runner
@@ -50,46 +48,34 @@ class DeviceRunner(Runner):
 
         Raises TensorError, DeviceRunError, BuildError.
         """
-        like, sizes, arrays, scalars = of_call.like, of_call.sizes, of_call.arrays, of_call.scalars
+        like, arrays = of_call.like, of_call.arrays
         self._refuse(like, options)
-        if isinstance(options.lengths, Tensor):
-            options = replace(options, lengths=options.lengths.contiguous())
-        words, apart = self._words(arrays, scalars, options)
+        said = stated(name, options)
+        launch = self.launcher(name)
+        element, device = element_name(like.dtype), like.device
+        named = zip((item.name for item in self.layout.scalars), of_call.scalars, strict=True)
+        numbers = {n: x for n, x in arrays.items() if not isinstance(x, Tensor)} | dict(named)
+        views = [(n, _view(t, element)) for n, t in arrays.items() if isinstance(t, Tensor)]
+        call = launch.bind(element, views, said, numbers.items())
+        if not call.is_run:
+            return
+        tables = {n: t for n in TABLES if isinstance(t := getattr(options, n), Tensor)}
+        if "lengths" in tables:
+            tables["lengths"] = tables["lengths"].contiguous()
+        call.prepare((), {n: _view(t, "uint8") for n, t in tables.items()})
         kept: list[Tensor] = []  # until the kernels are launched
 
         def workspace(size: int) -> int:
             kept.append(like.new_empty(size, dtype=torch.uint8))
             return int(kept[-1].data_ptr())
 
-        device = like.device
         stream = torch.cuda.current_stream(device).cuda_stream if like.is_cuda else 0
-        element, number = element_name(like.dtype), device.index or 0
-        launch, said = self.launcher(name), stated(name, options)
         try:
-            launch(element, number, sizes, words, apart, said, stream, workspace, TIER.get())
+            launch(element, device.index or 0, call.words, stream, workspace, TIER.get())
         except DeviceError as error:
             raise DeviceRunError(str(error.args[0])) from error
         if TIER.get() != AUTO:
-            tables = (options.lengths, options.mask, options.reset)
-            keep_until_run(device, (*arrays.values(), *tables))
-
-    def _words(
-        self, arrays: Mapping[str, Tensor | float], scalars: Sequence[float], options: Options
-    ) -> tuple[dict[str, int | float], dict[str, tuple[int, int]]]:
-        """Addresses and numbers by name, and how far apart steps and rows lie where with gaps."""
-        words: dict[str, int | float] = {
-            item.name: number for item, number in zip(self.layout.scalars, scalars, strict=True)
-        }
-        apart: dict[str, tuple[int, int]] = {}
-        tables = {"lengths": options.lengths, "mask": options.mask, "reset": options.reset}
-        for name, value in {**arrays, **tables}.items():
-            if isinstance(value, Tensor):
-                words[name] = value.data_ptr() or 1  # without elements: there, but nowhere
-                if not value.is_contiguous():
-                    apart[name] = value.stride(0), value.stride(1)
-            elif isinstance(value, int | float):
-                words[name] = value
-        return words, apart
+            keep_until_run(device, (*arrays.values(), *tables.values()))
 
     def _refuse(self, like: Tensor, options: Options) -> None:
         """Raise TensorError for options that kernels of CUDA do not have here."""
@@ -99,3 +85,11 @@ class DeviceRunner(Runner):
                 f"{self.layout.label}: {name} is given, and tensors are on {like.device}, "
                 f"{LACKING[name]}; leave it out"
             )
+
+
+def _view(tensor: Tensor, element: str) -> ArrayView:
+    """A tensor as the engine looks at it."""
+    shape, size, strides = tuple(tensor.shape), BYTES[element], None
+    if not tensor.is_contiguous():
+        strides = tuple([size * n for n in tensor.stride()])
+    return ArrayView(tensor.data_ptr(), shape, element, size, 0, strides)

@@ -70,6 +70,7 @@ struct cg_call {
     int saves, batch_first;
     int narrow;           /* what arrays of 16 bits hold (cellgen_stored); floats or doubles otherwise */
     int are_given;        /* results are the arrays that have been added, checkpoints those at `checkpoint_at` */
+    int is_far;           /* its arrays lie on a device: nothing in them is read or written here */
     int starts;           /* states that are left out are where their cell starts; else they are missing */
     int64_t wanted;       /* bits of the results of a backward pass, by their number; -1: all */
     double longest;       /* multiply-adds of a call that is refused, below 0: of none */
@@ -115,7 +116,7 @@ static inline void cg_begin_words(const cellgen_signature *function, int64_t *pl
 static inline void cg_begin(cg_call *call, const cellgen_cell *cell, const cellgen_signature *function)
 {
     call->cell = cell, call->function = function, call->say = CG_USUAL;
-    call->saves = call->batch_first = call->are_given = call->starts = 0;
+    call->saves = call->batch_first = call->are_given = call->is_far = call->starts = 0;
     call->wanted = -1, call->longest = -1;
     call->lengths = NULL, call->flags[0] = call->flags[1] = NULL;
     for (int k = 0; k < 2; ++k)
@@ -138,11 +139,12 @@ static inline void cg_begin_again(cg_call *call, const cellgen_signature *forwar
     cg_begin_words(forward, again->place, again->word);
 }
 
-/* Say what a call computes in: doubles, or floats. */
+/* Say what a call computes in: doubles, or floats. A descriptor whose functions cannot be called is of a device. */
 static inline void cg_compute_in(cg_call *call, int is_double)
 {
     call->is_double = is_double;
     call->entry = &call->cell->precision[is_double].entry[call->function - call->cell->function];
+    call->is_far = call->entry->call == NULL;
 }
 
 /* Add an array that stands for a member (-1: for none, it is checked alone), of a rank of at most CG_AXES; strides in
@@ -346,7 +348,7 @@ static inline int cg_make_results(cg_call *call)
         void *data = is_rounded ? cg_make_room(call, array->count * sizeof(float), array) : array->data;
         if (is_rounded && data == NULL)
             return CG_MEMORY;
-        if (is_zero && (is_rounded || call->are_given))
+        if (is_zero && !call->is_far && (is_rounded || call->are_given))
             memset(data, 0, (size_t)array->count * (kind ? 2 : call->is_double ? sizeof(double) : sizeof(float)));
         call->word[m] = (uintptr_t)data;
         call->stored[m] = (unsigned char)kind;

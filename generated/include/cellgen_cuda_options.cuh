@@ -34,6 +34,12 @@ inline int64_t cellgen_moves(
     return even ? 0 : CELLGEN_MOVED(place);
 }
 
+/* Of the strides of a call, those of an array by its place; NULL: it has no gaps. */
+inline const int64_t *cellgen_layout(const int64_t *strides, int place)
+{
+    return strides && strides[2 * place] != CELLGEN_NO_GAPS ? strides + 2 * place : nullptr;
+}
+
 /* Strides of an array in which one row follows the other. */
 inline void cellgen_lay(int64_t *strides, int64_t batch, int64_t units)
 {

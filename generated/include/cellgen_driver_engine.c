@@ -15,7 +15,7 @@ static int refusal_of(int refusal)
 /* Bytes of an element of a call. */
 static int64_t item_bytes(const cg_call *call, int64_t kind)
 {
-    return kind != CELLGEN_STORED_REAL ? 2 : call->is_double ? (int64_t)sizeof(double) : (int64_t)sizeof(float);
+    return kind != CELLGEN_STORED_REAL ? 2 : call->cell->precision[call->is_double].bytes;
 }
 
 /* Add arrays to a call: whether a kernel can read each of them where it lies. */

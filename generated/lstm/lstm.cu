@@ -75,8 +75,8 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
-    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    int64_t tier;                /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
 } CELLGEN_CUDA_NAME(lstm_cuda_forward_args);
 
 #if !defined(CELLGEN_WITHOUT_OWN)
@@ -244,8 +244,8 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
-    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    int64_t tier;                /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
 } CELLGEN_CUDA_NAME(lstm_cuda_backward_args);
 
 #if !defined(CELLGEN_WITHOUT_OWN)
@@ -496,8 +496,8 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
-    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    int64_t tier;                /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
 } CELLGEN_CUDA_NAME(lstm_cuda_weight_gradients_args);
 
 #if !defined(CELLGEN_WITHOUT_OWN)
@@ -654,18 +654,10 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
-    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
-    const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
-    const unsigned char *reset;  /* (T, B): not 0 starts states anew */
-    int64_t reverse;             /* 1: from the last step to the first */
-    int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
-    int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
-    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
-    int64_t window;              /* backward: no gradient passes back from step n * window */
-    int strided;                 /* whether the strides that follow count; 0: no gaps */
-    int64_t strides[10];         /* step, row: of arrays over time in order, mask, reset */
+    int64_t tier;                /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
+    cellgen_options options;     /* of cellgen_options.h; its tables are device memory */
+    int64_t strides[6];          /* of arrays over time, as kernels have them; not the caller's */
 } CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward_args);
 
 #if !defined(CELLGEN_WITHOUT_OWN)
@@ -1039,10 +1031,10 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t how = cellgen_how(args->lengths, args->mask, args->reset, 3)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
-        | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0);
+    const int64_t how = cellgen_how(args->options.lengths, args->options.mask, args->options.reset, 3)
+        | cellgen_moves(0, cellgen_layout(args->options.strides, 0), args->options.reverse, nT, nB, nI)
+        | (args->options.last || args->options.every > 1 ? CELLGEN_MOVED(1) : 0)
+        | (args->options.last || args->options.every > 1 ? CELLGEN_MOVED(2) : 0);
     int64_t lacks = 0;
     cellgen_together together;
     if (CELLGEN_CUDA_NAME(lstm_forward_persistent_stays)(nT, nB, nI, nH, args->tier, &together, &lacks))
@@ -1092,8 +1084,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward)(
     if (!args->w_o) return CELLGEN_NULL_POINTER;
     if (!args->u_o) return CELLGEN_NULL_POINTER;
     if (!args->b_o) return CELLGEN_NULL_POINTER;
-    if (!args->h && !args->last) return CELLGEN_NULL_POINTER;
-    if (!args->c && !args->last) return CELLGEN_NULL_POINTER;
+    if (!args->h && !args->options.last) return CELLGEN_NULL_POINTER;
+    if (!args->c && !args->options.last) return CELLGEN_NULL_POINTER;
     if (!args->h_last) return CELLGEN_NULL_POINTER;
     if (!args->c_last) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
@@ -1127,25 +1119,25 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->options.lengths, cg_series(given->options.mask, cellgen_layout(given->options.strides, 3), nB, 1), cg_series(given->options.reset, cellgen_layout(given->options.strides, 4), nB, 1), args->options.reverse, args->options.hold, step_validity, step_resets, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, cellgen_layout(given->options.strides, 0), nB, nI), args->options.reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
-        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
+        own.x = cellgen_first(given->x, cellgen_layout(given->options.strides, 0), args->options.reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
         own.h = h_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
-        own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
+        own.h = cellgen_first(given->h, cellgen_layout(given->options.strides, 1), args->options.reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
         own.c = c_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
-        own.c = cellgen_first(given->c, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
+        own.c = cellgen_first(given->c, cellgen_layout(given->options.strides, 2), args->options.reverse, nT, nB, nH, own.strides + 4);
     }
     if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_resets : nullptr);
     if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_resets : nullptr);
@@ -1217,9 +1209,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward)(
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
     cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * c_step : args->c_prev, !guarded && nT > 0 ? c_row : nH));
     if (how & CELLGEN_MOVED(1) && given->h)
-        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->h, cellgen_layout(given->options.strides, 1), nB, nH), args->options.every), h_ordered, args->options.reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(2) && given->c)
-        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), c_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->c, cellgen_layout(given->options.strides, 2), nB, nH), args->options.every), c_ordered, args->options.reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 #endif
@@ -1267,18 +1259,10 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
-    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
-    const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
-    const unsigned char *reset;  /* (T, B): not 0 starts states anew */
-    int64_t reverse;             /* 1: from the last step to the first */
-    int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
-    int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
-    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
-    int64_t window;              /* backward: no gradient passes back from step n * window */
-    int strided;                 /* whether the strides that follow count; 0: no gaps */
-    int64_t strides[16];         /* step, row: of arrays over time in order, mask, reset */
+    int64_t tier;                /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
+    cellgen_options options;     /* of cellgen_options.h; its tables are device memory */
+    int64_t strides[12];         /* of arrays over time, as kernels have them; not the caller's */
 } CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward_args);
 
 #if !defined(CELLGEN_WITHOUT_OWN)
@@ -1482,12 +1466,12 @@ __global__ void CELLGEN_CUDA_NAME(lstm_reverse_block)(
         /* d_o_bar @ [u_o.T]; d_g_bar @ [u_g.T]; d_f_bar @ [u_f.T]; d_i_bar @ [u_i.T] */
         way::template product<1>(top, rows, nH, 4 * nH, cg_in(adjoints + step * nB * (4 * nH), (4 * nH)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 0);
         __syncthreads();
-        if (cellgen_cuts(args->window, step)) { /* no gradient goes on to the step before */
+        if (cellgen_cuts(args->options.window, step)) { /* no gradient goes on to the step before */
             for (typename way::walk my(rows, nH); my.more(); my.next())
                 cg_store(cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), top + my.row, my.unit, real(0));
             __syncthreads();
         }
-        if (cellgen_cuts(args->window, step)) { /* no gradient goes on to the step before */
+        if (cellgen_cuts(args->options.window, step)) { /* no gradient goes on to the step before */
             for (typename way::walk my(rows, nH); my.more(); my.next())
                 cg_store(cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH), top + my.row, my.unit, real(0));
             __syncthreads();
@@ -1698,24 +1682,24 @@ CELLGEN_CUDA_NAME(lstm_reverse_persistent)(
                 const bool owns = tile_1.owns && tile_1.row < rows;
                 const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
                 const int64_t unit = tile_1.last;
-                const auto shown = cellgen_shown_at(upstream_1, args->reverse ? nT - 1 - step : step);
+                const auto shown = cellgen_shown_at(upstream_1, args->options.reverse ? nT - 1 - step : step);
                 if (owns) cellgen_mask_gradient(cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH), shown, row, unit, step_validity + step * nB, step_resets + step * nB);
             }
             {
                 const bool owns = tile_1.owns && tile_1.row < rows;
                 const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
                 const int64_t unit = tile_1.last;
-                const auto shown = cellgen_shown_at(upstream_2, args->reverse ? nT - 1 - step : step);
+                const auto shown = cellgen_shown_at(upstream_2, args->options.reverse ? nT - 1 - step : step);
                 if (owns) cellgen_mask_gradient(cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH), cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH), shown, row, unit, step_validity + step * nB, step_resets + step * nB);
             }
         }
-        if (cellgen_cuts(args->window, step)) { /* no gradient goes on to the step before */
+        if (cellgen_cuts(args->options.window, step)) { /* no gradient goes on to the step before */
             const bool owns = tile_1.owns && tile_1.row < rows;
             const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
             const int64_t unit = tile_1.last;
             if (owns) cg_store(cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), row, unit, real(0));
         }
-        if (cellgen_cuts(args->window, step)) { /* no gradient goes on to the step before */
+        if (cellgen_cuts(args->options.window, step)) { /* no gradient goes on to the step before */
             const bool owns = tile_1.owns && tile_1.row < rows;
             const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
             const int64_t unit = tile_1.last;
@@ -1762,12 +1746,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t how = cellgen_how(args->lengths, args->mask, args->reset, 6)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
-        | (args->every > 1 ? CELLGEN_MOVED(3) : 0)
-        | (args->every > 1 ? CELLGEN_MOVED(4) : 0)
-        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, args->reverse, nT, nB, nI);
+    const int64_t how = cellgen_how(args->options.lengths, args->options.mask, args->options.reset, 6)
+        | cellgen_moves(0, cellgen_layout(args->options.strides, 0), args->options.reverse, nT, nB, nI)
+        | cellgen_moves(1, cellgen_layout(args->options.strides, 1), args->options.reverse, nT, nB, nH)
+        | (args->options.every > 1 ? CELLGEN_MOVED(3) : 0)
+        | (args->options.every > 1 ? CELLGEN_MOVED(4) : 0)
+        | cellgen_moves(5, cellgen_layout(args->options.strides, 5), args->options.reverse, nT, nB, nI);
     int64_t lacks = 0;
     cellgen_together together;
     if (CELLGEN_CUDA_NAME(lstm_reverse_persistent_stays)(nT, nB, nI, nH, args->tier, &together, &lacks))
@@ -1910,51 +1894,51 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
+        cg_fill_tables(&run, nT, nB, args->options.lengths, cg_series(given->options.mask, cellgen_layout(given->options.strides, 6), nB, 1), cg_series(given->options.reset, cellgen_layout(given->options.strides, 7), nB, 1), args->options.reverse, args->options.hold, step_validity, step_resets, step_before);
     if (guarded) {
-        cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
-        cg_gather_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, cellgen_layout(given->options.strides, 1), nB, nH), args->h_prev, step_before, args->options.reverse);
+        cg_gather_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, cellgen_layout(given->options.strides, 2), nB, nH), args->c_prev, step_before, args->options.reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, cellgen_layout(given->options.strides, 0), nB, nI), args->options.reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
-        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
+        own.x = cellgen_first(given->x, cellgen_layout(given->options.strides, 0), args->options.reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, cellgen_layout(given->options.strides, 1), nB, nH), args->options.reverse, guarded ? step_validity : nullptr);
         own.h = h_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
-        own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
+        own.h = cellgen_first(given->h, cellgen_layout(given->options.strides, 1), args->options.reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_gather_steps(&run, nT, nB, nH, c_ordered, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, c_ordered, cg_series(given->c, cellgen_layout(given->options.strides, 2), nB, nH), args->options.reverse, guarded ? step_validity : nullptr);
         own.c = c_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
-        own.c = cellgen_first(given->c, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
+        own.c = cellgen_first(given->c, cellgen_layout(given->options.strides, 2), args->options.reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_h) {
-        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, cellgen_layout(given->options.strides, 3), nB, nH), args->options.every), args->options.reverse, guarded ? step_validity : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 6, nB, nH);
     } else {
-        own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
+        own.d_h = cellgen_first(given->d_h, cellgen_layout(given->options.strides, 3), args->options.reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_c) {
-        cg_gather_steps(&run, nT, nB, nH, d_c_ordered, cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_c_ordered, cg_every(cg_series(given->d_c, cellgen_layout(given->options.strides, 4), nB, nH), args->options.every), args->options.reverse, guarded ? step_validity : nullptr);
         own.d_c = d_c_ordered;
         cellgen_lay(own.strides + 8, nB, nH);
     } else {
-        own.d_c = cellgen_first(given->d_c, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
+        own.d_c = cellgen_first(given->d_c, cellgen_layout(given->options.strides, 4), args->options.reverse, nT, nB, nH, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5)) {
         own.d_x = d_x_ordered;
         cellgen_lay(own.strides + 10, nB, nI);
     } else {
-        own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nI, own.strides + 10);
+        own.d_x = cellgen_first(given->d_x, cellgen_layout(given->options.strides, 5), args->options.reverse, nT, nB, nI, own.strides + 10);
     }
     const int64_t c_step = args->strides[4];
     const int64_t c_row = args->strides[5];
@@ -1983,9 +1967,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward)(
         cg_empty_channel(&run, nT + 1, nB, 1, nH, d_f_bar_told);
         cg_empty_channel(&run, nT + 1, nB, 1, nH, d_i_bar_told);
         if (together.cluster > 1)
-            CELLGEN_BY_PRODUCTS(CELLGEN_LAUNCH_IN_CLUSTER, &run, CELLGEN_CUDA_NAME(lstm_reverse_persistent), true, together, nT, nB, nI, nH, *args, guarded, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), step_validity, step_resets, h_prev_before, c_prev_before, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_weights_1, d_o_bar_told, d_g_bar_told, d_f_bar_told, d_i_bar_told);
+            CELLGEN_BY_PRODUCTS(CELLGEN_LAUNCH_IN_CLUSTER, &run, CELLGEN_CUDA_NAME(lstm_reverse_persistent), true, together, nT, nB, nI, nH, *args, guarded, cg_every(cg_series(given->d_h, cellgen_layout(given->options.strides, 3), nB, nH), args->options.every), cg_every(cg_series(given->d_c, cellgen_layout(given->options.strides, 4), nB, nH), args->options.every), step_validity, step_resets, h_prev_before, c_prev_before, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_weights_1, d_o_bar_told, d_g_bar_told, d_f_bar_told, d_i_bar_told);
         else
-            CELLGEN_BY_PRODUCTS(CELLGEN_LAUNCH_TOGETHER, &run, CELLGEN_CUDA_NAME(lstm_reverse_persistent), false, together, nT, nB, nI, nH, *args, guarded, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), step_validity, step_resets, h_prev_before, c_prev_before, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_weights_1, d_o_bar_told, d_g_bar_told, d_f_bar_told, d_i_bar_told);
+            CELLGEN_BY_PRODUCTS(CELLGEN_LAUNCH_TOGETHER, &run, CELLGEN_CUDA_NAME(lstm_reverse_persistent), false, together, nT, nB, nI, nH, *args, guarded, cg_every(cg_series(given->d_h, cellgen_layout(given->options.strides, 3), nB, nH), args->options.every), cg_every(cg_series(given->d_c, cellgen_layout(given->options.strides, 4), nB, nH), args->options.every), step_validity, step_resets, h_prev_before, c_prev_before, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_weights_1, d_o_bar_told, d_g_bar_told, d_f_bar_told, d_i_bar_told);
         if (guarded) cg_leave_out(&run, nT * nB, (4 * nH), adjoints, step_validity);
         if (!cellgen_asks_to_stay(args->tier)) stays = !cellgen_was_refused(&run);
     }
@@ -2021,11 +2005,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward)(
                 /* d_o_bar @ [u_o.T]; d_g_bar @ [u_g.T]; d_f_bar @ [u_f.T]; d_i_bar @ [u_i.T] */
                 cg_gemm_nn(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
                 if (guarded) {
-                    cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
-                    cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                    cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, cellgen_layout(given->options.strides, 3), nB, nH), args->options.every), args->options.reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                    cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, cellgen_layout(given->options.strides, 4), nB, nH), args->options.every), args->options.reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
                     cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_validity + step * nB);
                 }
-                if (cellgen_cuts(args->window, step)) {
+                if (cellgen_cuts(args->options.window, step)) {
                     cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
                     cg_clear(&run, nB, nH, cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
                 }
@@ -2064,7 +2048,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward)(
     /* d_o_bar @ [w_o.T]; d_g_bar @ [w_g.T]; d_f_bar @ [w_f.T]; d_i_bar @ [w_i.T] */
     cg_gemm_nn(&run, nT * nB, nI, 4 * nH, adjoints, (4 * nH), deferred_10_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(5))
-        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, cellgen_layout(given->options.strides, 5), nB, nI), d_x_ordered, args->options.reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
 #endif

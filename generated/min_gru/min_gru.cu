@@ -57,8 +57,8 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
-    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    int64_t tier;                /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
 } CELLGEN_CUDA_NAME(min_gru_cuda_forward_args);
 
 #if !defined(CELLGEN_WITHOUT_OWN)
@@ -155,8 +155,8 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
-    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    int64_t tier;                /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
 } CELLGEN_CUDA_NAME(min_gru_cuda_backward_args);
 
 #if !defined(CELLGEN_WITHOUT_OWN)
@@ -271,8 +271,8 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
-    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    int64_t tier;                /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
 } CELLGEN_CUDA_NAME(min_gru_cuda_weight_gradients_args);
 
 #if !defined(CELLGEN_WITHOUT_OWN)
@@ -367,18 +367,10 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
-    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
-    const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
-    const unsigned char *reset;  /* (T, B): not 0 starts states anew */
-    int64_t reverse;             /* 1: from the last step to the first */
-    int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
-    int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
-    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
-    int64_t window;              /* backward: no gradient passes back from step n * window */
-    int strided;                 /* whether the strides that follow count; 0: no gaps */
-    int64_t strides[8];          /* step, row: of arrays over time in order, mask, reset */
+    int64_t tier;                /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
+    cellgen_options options;     /* of cellgen_options.h; its tables are device memory */
+    int64_t strides[4];          /* of arrays over time, as kernels have them; not the caller's */
 } CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward_args);
 
 #if !defined(CELLGEN_WITHOUT_OWN)
@@ -481,9 +473,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t how = cellgen_how(args->lengths, args->mask, args->reset, 2)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0);
+    const int64_t how = cellgen_how(args->options.lengths, args->options.mask, args->options.reset, 2)
+        | cellgen_moves(0, cellgen_layout(args->options.strides, 0), args->options.reverse, nT, nB, nI)
+        | (args->options.last || args->options.every > 1 ? CELLGEN_MOVED(1) : 0);
     return how;
 }
 
@@ -516,7 +508,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward)(
     if (!args->b_z) return CELLGEN_NULL_POINTER;
     if (!args->w_n) return CELLGEN_NULL_POINTER;
     if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->h && !args->last) return CELLGEN_NULL_POINTER;
+    if (!args->h && !args->options.last) return CELLGEN_NULL_POINTER;
     if (!args->h_last) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -541,19 +533,19 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 4 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 6 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->options.lengths, cg_series(given->options.mask, cellgen_layout(given->options.strides, 2), nB, 1), cg_series(given->options.reset, cellgen_layout(given->options.strides, 3), nB, 1), args->options.reverse, args->options.hold, step_validity, step_resets, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, cellgen_layout(given->options.strides, 0), nB, nI), args->options.reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
-        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
+        own.x = cellgen_first(given->x, cellgen_layout(given->options.strides, 0), args->options.reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
         own.h = h_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
-        own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
+        own.h = cellgen_first(given->h, cellgen_layout(given->options.strides, 1), args->options.reverse, nT, nB, nH, own.strides + 2);
     }
     if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_resets : nullptr);
     const int64_t h_step = args->strides[2];
@@ -583,7 +575,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward)(
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
     if (how & CELLGEN_MOVED(1) && given->h)
-        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->h, cellgen_layout(given->options.strides, 1), nB, nH), args->options.every), h_ordered, args->options.reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 #endif
@@ -610,18 +602,10 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
-    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
-    const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
-    const unsigned char *reset;  /* (T, B): not 0 starts states anew */
-    int64_t reverse;             /* 1: from the last step to the first */
-    int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
-    int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
-    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
-    int64_t window;              /* backward: no gradient passes back from step n * window */
-    int strided;                 /* whether the strides that follow count; 0: no gaps */
-    int64_t strides[12];         /* step, row: of arrays over time in order, mask, reset */
+    int64_t tier;                /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
+    cellgen_options options;     /* of cellgen_options.h; its tables are device memory */
+    int64_t strides[8];          /* of arrays over time, as kernels have them; not the caller's */
 } CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward_args);
 
 #if !defined(CELLGEN_WITHOUT_OWN)
@@ -746,7 +730,7 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_reverse_stream)(
             const real d_z_pre = d_z * (1 - z) * z;
             cg_store(d_z_pre_rows, row, unit, d_z_pre);
             const real d_h_prev = d_h_in * (1 - z);
-            d_h_next = cellgen_cuts(args->window, step) ? real(0) : d_h_prev;
+            d_h_next = cellgen_cuts(args->options.window, step) ? real(0) : d_h_prev;
         }
         CELLGEN_UNROLL
         for (int ahead = 0; ahead < 4; ++ahead) {
@@ -765,10 +749,10 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t how = cellgen_how(args->lengths, args->mask, args->reset, 4)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | (args->every > 1 ? CELLGEN_MOVED(2) : 0)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, args->reverse, nT, nB, nI);
+    const int64_t how = cellgen_how(args->options.lengths, args->options.mask, args->options.reset, 4)
+        | cellgen_moves(0, cellgen_layout(args->options.strides, 0), args->options.reverse, nT, nB, nI)
+        | (args->options.every > 1 ? CELLGEN_MOVED(2) : 0)
+        | cellgen_moves(3, cellgen_layout(args->options.strides, 3), args->options.reverse, nT, nB, nI);
     return how;
 }
 
@@ -852,36 +836,36 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
+        cg_fill_tables(&run, nT, nB, args->options.lengths, cg_series(given->options.mask, cellgen_layout(given->options.strides, 4), nB, 1), cg_series(given->options.reset, cellgen_layout(given->options.strides, 5), nB, 1), args->options.reverse, args->options.hold, step_validity, step_resets, step_before);
     if (guarded) {
-        cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, cellgen_layout(given->options.strides, 1), nB, nH), args->h_prev, step_before, args->options.reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, cellgen_layout(given->options.strides, 0), nB, nI), args->options.reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
-        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
+        own.x = cellgen_first(given->x, cellgen_layout(given->options.strides, 0), args->options.reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, cellgen_layout(given->options.strides, 1), nB, nH), args->options.reverse, guarded ? step_validity : nullptr);
         own.h = h_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
-        own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
+        own.h = cellgen_first(given->h, cellgen_layout(given->options.strides, 1), args->options.reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2) && given->d_h) {
-        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, cellgen_layout(given->options.strides, 2), nB, nH), args->options.every), args->options.reverse, guarded ? step_validity : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
-        own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
+        own.d_h = cellgen_first(given->d_h, cellgen_layout(given->options.strides, 2), args->options.reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3)) {
         own.d_x = d_x_ordered;
         cellgen_lay(own.strides + 6, nB, nI);
     } else {
-        own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nI, own.strides + 6);
+        own.d_x = cellgen_first(given->d_x, cellgen_layout(given->options.strides, 3), args->options.reverse, nT, nB, nI, own.strides + 6);
     }
     const int64_t h_step = args->strides[2];
     const int64_t h_row = args->strides[3];
@@ -905,10 +889,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward)(
                 cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH)),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, cellgen_layout(given->options.strides, 2), nB, nH), args->options.every), args->options.reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
                 cg_leave_out(&run, nB, (2 * nH), adjoints + step * nB * (2 * nH), step_validity + step * nB);
             }
-            if (cellgen_cuts(args->window, step)) {
+            if (cellgen_cuts(args->options.window, step)) {
                 cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             }
         }
@@ -928,7 +912,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward)(
     /* d_n_bar @ [w_n.T]; d_z_pre @ [w_z.T] */
     cg_gemm_nn(&run, nT * nB, nI, 2 * nH, adjoints, (2 * nH), deferred_4_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(3))
-        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 6 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, cellgen_layout(given->options.strides, 3), nB, nI), d_x_ordered, args->options.reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
 #endif

@@ -82,8 +82,8 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
-    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    int64_t tier;                /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
 } CELLGEN_CUDA_NAME(mlstm_cuda_forward_args);
 
 #if !defined(CELLGEN_WITHOUT_OWN)
@@ -538,8 +538,8 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
-    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    int64_t tier;                /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
 } CELLGEN_CUDA_NAME(mlstm_cuda_backward_args);
 
 #if !defined(CELLGEN_WITHOUT_OWN)
@@ -1424,8 +1424,8 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
-    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    int64_t tier;                /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
 } CELLGEN_CUDA_NAME(mlstm_cuda_weight_gradients_args);
 
 #if !defined(CELLGEN_WITHOUT_OWN)
@@ -1638,18 +1638,10 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
-    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
-    const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
-    const unsigned char *reset;  /* (T, B): not 0 starts states anew */
-    int64_t reverse;             /* 1: from the last step to the first */
-    int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
-    int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
-    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
-    int64_t window;              /* backward: no gradient passes back from step n * window */
-    int strided;                 /* whether the strides that follow count; 0: no gaps */
-    int64_t strides[14];         /* step, row: of arrays over time in order, mask, reset */
+    int64_t tier;                /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
+    cellgen_options options;     /* of cellgen_options.h; its tables are device memory */
+    int64_t strides[10];         /* of arrays over time, as kernels have them; not the caller's */
 } CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward_args);
 
 #if !defined(CELLGEN_WITHOUT_OWN)
@@ -2234,12 +2226,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
-    const int64_t how = cellgen_how(args->lengths, args->mask, args->reset, 5)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
-        | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0)
-        | (args->last || args->every > 1 ? CELLGEN_MOVED(3) : 0)
-        | (args->last || args->every > 1 ? CELLGEN_MOVED(4) : 0);
+    const int64_t how = cellgen_how(args->options.lengths, args->options.mask, args->options.reset, 5)
+        | cellgen_moves(0, cellgen_layout(args->options.strides, 0), args->options.reverse, nT, nB, nI)
+        | (args->options.last || args->options.every > 1 ? CELLGEN_MOVED(1) : 0)
+        | (args->options.last || args->options.every > 1 ? CELLGEN_MOVED(2) : 0)
+        | (args->options.last || args->options.every > 1 ? CELLGEN_MOVED(3) : 0)
+        | (args->options.last || args->options.every > 1 ? CELLGEN_MOVED(4) : 0);
     return how;
 }
 
@@ -2301,10 +2293,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward)(
     if (!args->w_f) return CELLGEN_NULL_POINTER;
     if (!args->b_i) return CELLGEN_NULL_POINTER;
     if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->h && !args->last) return CELLGEN_NULL_POINTER;
-    if (!args->c && !args->last) return CELLGEN_NULL_POINTER;
-    if (!args->n && !args->last) return CELLGEN_NULL_POINTER;
-    if (!args->m && !args->last) return CELLGEN_NULL_POINTER;
+    if (!args->h && !args->options.last) return CELLGEN_NULL_POINTER;
+    if (!args->c && !args->options.last) return CELLGEN_NULL_POINTER;
+    if (!args->n && !args->options.last) return CELLGEN_NULL_POINTER;
+    if (!args->m && !args->options.last) return CELLGEN_NULL_POINTER;
     if (!args->c_last) return CELLGEN_NULL_POINTER;
     if (!args->n_last) return CELLGEN_NULL_POINTER;
     if (!args->m_last) return CELLGEN_NULL_POINTER;
@@ -2369,37 +2361,37 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
+        cg_fill_tables(&run, nT, nB, args->options.lengths, cg_series(given->options.mask, cellgen_layout(given->options.strides, 5), nB, 1), cg_series(given->options.reset, cellgen_layout(given->options.strides, 6), nB, 1), args->options.reverse, args->options.hold, step_validity, step_resets, step_before);
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, cellgen_layout(given->options.strides, 0), nB, nI), args->options.reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
-        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
+        own.x = cellgen_first(given->x, cellgen_layout(given->options.strides, 0), args->options.reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
         own.h = h_ordered;
         cellgen_lay(own.strides + 2, nB, nN * nD);
     } else {
-        own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nN * nD, own.strides + 2);
+        own.h = cellgen_first(given->h, cellgen_layout(given->options.strides, 1), args->options.reverse, nT, nB, nN * nD, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
         own.c = c_ordered;
         cellgen_lay(own.strides + 4, nB, nN * nD * nK);
     } else {
-        own.c = cellgen_first(given->c, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nN * nD * nK, own.strides + 4);
+        own.c = cellgen_first(given->c, cellgen_layout(given->options.strides, 2), args->options.reverse, nT, nB, nN * nD * nK, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3)) {
         own.n = n_ordered;
         cellgen_lay(own.strides + 6, nB, nN * nK);
     } else {
-        own.n = cellgen_first(given->n, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nN * nK, own.strides + 6);
+        own.n = cellgen_first(given->n, cellgen_layout(given->options.strides, 3), args->options.reverse, nT, nB, nN * nK, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4)) {
         own.m = m_ordered;
         cellgen_lay(own.strides + 8, nB, nN * 1);
     } else {
-        own.m = cellgen_first(given->m, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nN * 1, own.strides + 8);
+        own.m = cellgen_first(given->m, cellgen_layout(given->options.strides, 4), args->options.reverse, nT, nB, nN * 1, own.strides + 8);
     }
     if (guarded) cg_begin_state(&run, nB, nD * nK * nN, c_prev_before, args->c_prev, nT > 0 ? step_resets : nullptr);
     if (guarded) cg_begin_state(&run, nB, nK * nN, n_prev_before, args->n_prev, nT > 0 ? step_resets : nullptr);
@@ -2517,13 +2509,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward)(
     cg_copy(&run, nB, nK * nN, cg_rows(args->n_last, nK * nN), cg_in(guarded ? n_prev_before : nT > 0 ? args->n + (nT - 1) * n_step : args->n_prev, !guarded && nT > 0 ? n_row : nK * nN));
     cg_copy(&run, nB, nN, cg_rows(args->m_last, nN), cg_in(guarded ? m_prev_before : nT > 0 ? args->m + (nT - 1) * m_step : args->m_prev, !guarded && nT > 0 ? m_row : nN));
     if (how & CELLGEN_MOVED(1) && given->h)
-        cg_scatter_shown(&run, nT, nB, nN * nD, cg_every(cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nN * nD), args->every), h_ordered, args->reverse, guarded ? step_validity : nullptr, step_before);
+        cg_scatter_shown(&run, nT, nB, nN * nD, cg_every(cg_series(given->h, cellgen_layout(given->options.strides, 1), nB, nN * nD), args->options.every), h_ordered, args->options.reverse, guarded ? step_validity : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->c)
-        cg_scatter_steps(&run, nT, nB, nN * nD * nK, cg_every(cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nN * nD * nK), args->every), c_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nN * nD * nK, cg_every(cg_series(given->c, cellgen_layout(given->options.strides, 2), nB, nN * nD * nK), args->options.every), c_ordered, args->options.reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->n)
-        cg_scatter_steps(&run, nT, nB, nN * nK, cg_every(cg_series(given->n, given->strided ? given->strides + 6 : nullptr, nB, nN * nK), args->every), n_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nN * nK, cg_every(cg_series(given->n, cellgen_layout(given->options.strides, 3), nB, nN * nK), args->options.every), n_ordered, args->options.reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(4) && given->m)
-        cg_scatter_steps(&run, nT, nB, nN * 1, cg_every(cg_series(given->m, given->strided ? given->strides + 8 : nullptr, nB, nN * 1), args->every), m_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nN * 1, cg_every(cg_series(given->m, cellgen_layout(given->options.strides, 4), nB, nN * 1), args->options.every), m_ordered, args->options.reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 #endif
@@ -2579,18 +2571,10 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
-    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
-    const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
-    const unsigned char *reset;  /* (T, B): not 0 starts states anew */
-    int64_t reverse;             /* 1: from the last step to the first */
-    int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
-    int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
-    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
-    int64_t window;              /* backward: no gradient passes back from step n * window */
-    int strided;                 /* whether the strides that follow count; 0: no gaps */
-    int64_t strides[22];         /* step, row: of arrays over time in order, mask, reset */
+    int64_t tier;                /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
+    cellgen_options options;     /* of cellgen_options.h; its tables are device memory */
+    int64_t strides[18];         /* of arrays over time, as kernels have them; not the caller's */
 } CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_args);
 
 #if !defined(CELLGEN_WITHOUT_OWN)
@@ -3713,14 +3697,14 @@ if (frame::ahead) {
                 for (int tile_2 = 0; tile_2 < frame::columns; ++tile_2) {
                     const int axis1 = my.warp + tile_1 * frame::warps, axis2 = my.lane + tile_2 * 32;
                     if (axis1 >= axes1 || axis2 >= axes2) continue;
-                    d_c_next_held[tile_1][tile_2] = cellgen_cuts(args->window, step) ? real(0) : d_c_prev_held[tile_1][tile_2];
+                    d_c_next_held[tile_1][tile_2] = cellgen_cuts(args->options.window, step) ? real(0) : d_c_prev_held[tile_1][tile_2];
                 }
             }
             if (thread < nK) {
                 const int64_t unit = thread;
-                d_n_next_held[unit] = cellgen_cuts(args->window, step) ? real(0) : d_n_prev_held[unit];
+                d_n_next_held[unit] = cellgen_cuts(args->options.window, step) ? real(0) : d_n_prev_held[unit];
             }
-            d_m_next_held = cellgen_cuts(args->window, step) ? real(0) : d_m_prev_held;
+            d_m_next_held = cellgen_cuts(args->options.window, step) ? real(0) : d_m_prev_held;
 }
     }
     CELLGEN_UNROLL
@@ -3745,13 +3729,13 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
-    const int64_t how = cellgen_how(args->lengths, args->mask, args->reset, 9)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | (args->every > 1 ? CELLGEN_MOVED(4) : 0)
-        | (args->every > 1 ? CELLGEN_MOVED(5) : 0)
-        | (args->every > 1 ? CELLGEN_MOVED(6) : 0)
-        | (args->every > 1 ? CELLGEN_MOVED(7) : 0)
-        | cellgen_moves(8, args->strided ? args->strides + 16 : nullptr, args->reverse, nT, nB, nI);
+    const int64_t how = cellgen_how(args->options.lengths, args->options.mask, args->options.reset, 9)
+        | cellgen_moves(0, cellgen_layout(args->options.strides, 0), args->options.reverse, nT, nB, nI)
+        | (args->options.every > 1 ? CELLGEN_MOVED(4) : 0)
+        | (args->options.every > 1 ? CELLGEN_MOVED(5) : 0)
+        | (args->options.every > 1 ? CELLGEN_MOVED(6) : 0)
+        | (args->options.every > 1 ? CELLGEN_MOVED(7) : 0)
+        | cellgen_moves(8, cellgen_layout(args->options.strides, 8), args->options.reverse, nT, nB, nI);
     return how;
 }
 
@@ -3955,73 +3939,73 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 18 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 20 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
+        cg_fill_tables(&run, nT, nB, args->options.lengths, cg_series(given->options.mask, cellgen_layout(given->options.strides, 9), nB, 1), cg_series(given->options.reset, cellgen_layout(given->options.strides, 10), nB, 1), args->options.reverse, args->options.hold, step_validity, step_resets, step_before);
     if (guarded) {
-        cg_gather_before(&run, nT, nB, nD * nK * nN, c_prev_before, cg_series(given->c, given->strided ? given->strides + 2 : nullptr, nB, nN * nD * nK), args->c_prev, step_before, args->reverse);
-        cg_gather_before(&run, nT, nB, nK * nN, n_prev_before, cg_series(given->n, given->strided ? given->strides + 4 : nullptr, nB, nN * nK), args->n_prev, step_before, args->reverse);
-        { cg_gather_before(&run, nT, nB, nN, m_prev_before, cg_series(given->m, given->strided ? given->strides + 6 : nullptr, nB, nN * 1), args->m_prev, step_before, args->reverse); cg_start_rows(&run, nT * nB, nN, m_prev_before, -(real)INFINITY, step_resets); }
+        cg_gather_before(&run, nT, nB, nD * nK * nN, c_prev_before, cg_series(given->c, cellgen_layout(given->options.strides, 1), nB, nN * nD * nK), args->c_prev, step_before, args->options.reverse);
+        cg_gather_before(&run, nT, nB, nK * nN, n_prev_before, cg_series(given->n, cellgen_layout(given->options.strides, 2), nB, nN * nK), args->n_prev, step_before, args->options.reverse);
+        { cg_gather_before(&run, nT, nB, nN, m_prev_before, cg_series(given->m, cellgen_layout(given->options.strides, 3), nB, nN * 1), args->m_prev, step_before, args->options.reverse); cg_start_rows(&run, nT * nB, nN, m_prev_before, -(real)INFINITY, step_resets); }
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, cellgen_layout(given->options.strides, 0), nB, nI), args->options.reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
-        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
+        own.x = cellgen_first(given->x, cellgen_layout(given->options.strides, 0), args->options.reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, nN * nD * nK, c_ordered, cg_series(given->c, given->strided ? given->strides + 2 : nullptr, nB, nN * nD * nK), args->reverse, guarded ? step_validity : nullptr);
+        cg_gather_steps(&run, nT, nB, nN * nD * nK, c_ordered, cg_series(given->c, cellgen_layout(given->options.strides, 1), nB, nN * nD * nK), args->options.reverse, guarded ? step_validity : nullptr);
         own.c = c_ordered;
         cellgen_lay(own.strides + 2, nB, nN * nD * nK);
     } else {
-        own.c = cellgen_first(given->c, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nN * nD * nK, own.strides + 2);
+        own.c = cellgen_first(given->c, cellgen_layout(given->options.strides, 1), args->options.reverse, nT, nB, nN * nD * nK, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_gather_steps(&run, nT, nB, nN * nK, n_ordered, cg_series(given->n, given->strided ? given->strides + 4 : nullptr, nB, nN * nK), args->reverse, guarded ? step_validity : nullptr);
+        cg_gather_steps(&run, nT, nB, nN * nK, n_ordered, cg_series(given->n, cellgen_layout(given->options.strides, 2), nB, nN * nK), args->options.reverse, guarded ? step_validity : nullptr);
         own.n = n_ordered;
         cellgen_lay(own.strides + 4, nB, nN * nK);
     } else {
-        own.n = cellgen_first(given->n, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nN * nK, own.strides + 4);
+        own.n = cellgen_first(given->n, cellgen_layout(given->options.strides, 2), args->options.reverse, nT, nB, nN * nK, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3)) {
-        cg_gather_steps(&run, nT, nB, nN * 1, m_ordered, cg_series(given->m, given->strided ? given->strides + 6 : nullptr, nB, nN * 1), args->reverse, guarded ? step_validity : nullptr);
+        cg_gather_steps(&run, nT, nB, nN * 1, m_ordered, cg_series(given->m, cellgen_layout(given->options.strides, 3), nB, nN * 1), args->options.reverse, guarded ? step_validity : nullptr);
         own.m = m_ordered;
         cellgen_lay(own.strides + 6, nB, nN * 1);
     } else {
-        own.m = cellgen_first(given->m, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nN * 1, own.strides + 6);
+        own.m = cellgen_first(given->m, cellgen_layout(given->options.strides, 3), args->options.reverse, nT, nB, nN * 1, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_h) {
-        cg_gather_shown(&run, nT, nB, nN * nD, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nN * nD), args->every), args->reverse, args->window, guarded ? step_validity : nullptr);
+        cg_gather_shown(&run, nT, nB, nN * nD, d_h_ordered, cg_every(cg_series(given->d_h, cellgen_layout(given->options.strides, 4), nB, nN * nD), args->options.every), args->options.reverse, args->options.window, guarded ? step_validity : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 8, nB, nN * nD);
     } else {
-        own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nN * nD, own.strides + 8);
+        own.d_h = cellgen_first(given->d_h, cellgen_layout(given->options.strides, 4), args->options.reverse, nT, nB, nN * nD, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_c) {
-        cg_gather_steps(&run, nT, nB, nN * nD * nK, d_c_ordered, cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nN * nD * nK), args->every), args->reverse, guarded ? step_validity : nullptr);
+        cg_gather_steps(&run, nT, nB, nN * nD * nK, d_c_ordered, cg_every(cg_series(given->d_c, cellgen_layout(given->options.strides, 5), nB, nN * nD * nK), args->options.every), args->options.reverse, guarded ? step_validity : nullptr);
         own.d_c = d_c_ordered;
         cellgen_lay(own.strides + 10, nB, nN * nD * nK);
     } else {
-        own.d_c = cellgen_first(given->d_c, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nN * nD * nK, own.strides + 10);
+        own.d_c = cellgen_first(given->d_c, cellgen_layout(given->options.strides, 5), args->options.reverse, nT, nB, nN * nD * nK, own.strides + 10);
     }
     if (how & CELLGEN_MOVED(6) && given->d_n) {
-        cg_gather_steps(&run, nT, nB, nN * nK, d_n_ordered, cg_every(cg_series(given->d_n, given->strided ? given->strides + 12 : nullptr, nB, nN * nK), args->every), args->reverse, guarded ? step_validity : nullptr);
+        cg_gather_steps(&run, nT, nB, nN * nK, d_n_ordered, cg_every(cg_series(given->d_n, cellgen_layout(given->options.strides, 6), nB, nN * nK), args->options.every), args->options.reverse, guarded ? step_validity : nullptr);
         own.d_n = d_n_ordered;
         cellgen_lay(own.strides + 12, nB, nN * nK);
     } else {
-        own.d_n = cellgen_first(given->d_n, given->strided ? given->strides + 12 : nullptr, args->reverse, nT, nB, nN * nK, own.strides + 12);
+        own.d_n = cellgen_first(given->d_n, cellgen_layout(given->options.strides, 6), args->options.reverse, nT, nB, nN * nK, own.strides + 12);
     }
     if (how & CELLGEN_MOVED(7) && given->d_m) {
-        cg_gather_steps(&run, nT, nB, nN * 1, d_m_ordered, cg_every(cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nN * 1), args->every), args->reverse, guarded ? step_validity : nullptr);
+        cg_gather_steps(&run, nT, nB, nN * 1, d_m_ordered, cg_every(cg_series(given->d_m, cellgen_layout(given->options.strides, 7), nB, nN * 1), args->options.every), args->options.reverse, guarded ? step_validity : nullptr);
         own.d_m = d_m_ordered;
         cellgen_lay(own.strides + 14, nB, nN * 1);
     } else {
-        own.d_m = cellgen_first(given->d_m, given->strided ? given->strides + 14 : nullptr, args->reverse, nT, nB, nN * 1, own.strides + 14);
+        own.d_m = cellgen_first(given->d_m, cellgen_layout(given->options.strides, 7), args->options.reverse, nT, nB, nN * 1, own.strides + 14);
     }
     if (how & CELLGEN_MOVED(8)) {
         own.d_x = d_x_ordered;
         cellgen_lay(own.strides + 16, nB, nI);
     } else {
-        own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 16 : nullptr, args->reverse, nT, nB, nI, own.strides + 16);
+        own.d_x = cellgen_first(given->d_x, cellgen_layout(given->options.strides, 8), args->options.reverse, nT, nB, nI, own.strides + 16);
     }
     const int64_t c_step = args->strides[2];
     const int64_t c_row = args->strides[3];
@@ -4183,13 +4167,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
                 cg_rows(adjoints + step * nB * (2 * nD * nN + nK * nN + 2 * nN) + 2 * nD * nN + nN, (2 * nD * nN + nK * nN + 2 * nN)),
                 cg_rows(d_m_prev_pair + step % 2 * nB * nN, nN));
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nD * nK * nN, d_c_prev_pair + step % 2 * nB * (nD * nK * nN), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nN * nD * nK), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
-                cg_masked_select_gradient(&run, nB, nK * nN, d_n_prev_pair + step % 2 * nB * (nK * nN), d_n_prev_pair + (step + 1) % 2 * nB * (nK * nN), cg_every(cg_series(given->d_n, given->strided ? given->strides + 12 : nullptr, nB, nN * nK), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
-                cg_masked_select_gradient(&run, nB, nN, d_m_prev_pair + step % 2 * nB * nN, d_m_prev_pair + (step + 1) % 2 * nB * nN, cg_every(cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nN * 1), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nD * nK * nN, d_c_prev_pair + step % 2 * nB * (nD * nK * nN), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_c, cellgen_layout(given->options.strides, 5), nB, nN * nD * nK), args->options.every), args->options.reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nK * nN, d_n_prev_pair + step % 2 * nB * (nK * nN), d_n_prev_pair + (step + 1) % 2 * nB * (nK * nN), cg_every(cg_series(given->d_n, cellgen_layout(given->options.strides, 6), nB, nN * nK), args->options.every), args->options.reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nN, d_m_prev_pair + step % 2 * nB * nN, d_m_prev_pair + (step + 1) % 2 * nB * nN, cg_every(cg_series(given->d_m, cellgen_layout(given->options.strides, 7), nB, nN * 1), args->options.every), args->options.reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
                 cg_leave_out(&run, nB, (2 * nD * nN + nK * nN + 2 * nN), adjoints + step * nB * (2 * nD * nN + nK * nN + 2 * nN), step_validity + step * nB);
                 cg_leave_out(&run, nB, (nK * nN), terms + step * nB * (nK * nN), step_validity + step * nB);
             }
-            if (cellgen_cuts(args->window, step)) {
+            if (cellgen_cuts(args->options.window, step)) {
                 cg_clear(&run, nB, nD * nK * nN, cg_rows(d_c_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
                 cg_clear(&run, nB, nK * nN, cg_rows(d_n_prev_pair + step % 2 * nB * (nK * nN), (nK * nN)));
                 cg_clear(&run, nB, nN, cg_rows(d_m_prev_pair + step % 2 * nB * nN, nN));
@@ -4240,7 +4224,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     /* d_reshaped_v @ [w_v.T]; d_o_pre @ [w_o.T]; d_f_bar @ [w_f.T]; d_i_bar @ [w_i.T]; d_q @ [w_q.T] */
     cg_gemm_nn(&run, nT * nB, nI, 2 * nD * nN + nK * nN + 2 * nN, adjoints, (2 * nD * nN + nK * nN + 2 * nN), deferred_10_weights_2, nI, args->d_x, nI, 1);
     if (how & CELLGEN_MOVED(8))
-        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 16 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, cellgen_layout(given->options.strides, 8), nB, nI), d_x_ordered, args->options.reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
 #endif

@@ -42,7 +42,7 @@ from cellgen.pipeline import generate, planned
 from cellgen.proof.machine.assembled import tool
 from cellgen.proof.over_time import shared_keywords
 from cellgen.runtime.abi import axis_length
-from cellgen.runtime.device import nvcc, packing
+from cellgen.runtime.device import launching, nvcc
 from cellgen.runtime.device.kernel import CudaKernel
 from cellgen.runtime.device.library import CUDA_ERROR, DeviceLibrary
 from cellgen.runtime.device.model import DEVICES, EMULATED, Together, choices, describe
@@ -782,7 +782,7 @@ def test_python_and_the_headers_mean_the_same_by_their_numbers() -> None:
     } == TIERS
     for name in ("STAYS", "LACKS_DEVICE", "LACKS_CLUSTER"):
         assert (
-            f"#define CELLGEN_{name} ((int64_t)1 << {getattr(packing, name).bit_length() - 1})"
+            f"#define CELLGEN_{name} ((int64_t)1 << {getattr(launching, name).bit_length() - 1})"
             in texts[1]
         )
 

@@ -68,11 +68,14 @@ def _option(c_type: str) -> CType:
 
 _OPTIONS = _struct("cellgen_options", ((m.name, _option(m.c_type)) for m in c_members()))
 
+_TERM = _struct("cellgen_term", [("factor", _INT64), ("dim", _ffi.typeof("int64_t[3]"))])
+_AXIS = _struct("cellgen_axis", [("terms", _INT64), ("term", _pointer(_TERM))])
 _VALUE = _struct(
     "cellgen_value",
     [
         *(("name", _TEXT), ("of", _TEXT), ("role", _INT64), ("flags", _INT64)),
-        *(("value", _ffi.typeof("double")), ("axes", _INT64), ("axis", _ffi.typeof("void *[8]"))),
+        *(("value", _ffi.typeof("double")), ("axes", _INT64)),
+        ("axis", _cffi_backend.new_array_type(_pointer(_pointer(_AXIS)), 8)),
     ],
 )
 _SIGNATURE = _struct(
@@ -137,9 +140,25 @@ _ENGINE = _struct(
         ("words", _ffi.typeof("int(*)(void *, uintptr_t *, uintptr_t *, uintptr_t *)")),
     ],
 )
-ARRAYS = _cffi_backend.new_array_type(_pointer(_ARRAY), None)
+
+
+def _array(kind: CType) -> CType:
+    return _cffi_backend.new_array_type(_pointer(kind), None)
+
+
+ARRAYS = _array(_ARRAY)
 """Arrays of a call, as its engine takes them."""
-SCALARS = _cffi_backend.new_array_type(_pointer(_SCALAR), None)
+FAR_ARRAYS = _array(
+    _struct(
+        "cellgen_array",
+        (
+            (name, _ffi.typeof("uintptr_t") if name == "data" else field.type)
+            for name, field in _ARRAY.fields
+        ),
+    )
+)
+"""The same, of which Python has addresses as numbers."""
+SCALARS = _array(_SCALAR)
 REQUEST = _pointer(_REQUEST)
 """What a call is beside its arrays."""
 _CELL = _struct(
@@ -155,8 +174,16 @@ _CELL = _struct(
         ("engine", _pointer(_ENGINE)),
     ],
 )
-STRUCTS = (_ARRAY, _SCALAR, _REQUEST, _ENGINE, _CELL, _NUMBERED)
+STRUCTS = (
+    *(_ARRAY, _SCALAR, _REQUEST, _ENGINE, _CELL, _NUMBERED, _SIGNATURE, _VALUE, _AXIS, _TERM),
+    *(_PRECISION, _ENTRY, _OPTIONS),
+)
 """Structs that C has by the same names, with the same members."""
+INT64S, TEXTS = _array(_INT64), _array(_TEXT)
+TERMS, VALUES, SIGNATURES = _array(_TERM), _array(_VALUE), _array(_SIGNATURE)
+ENTRIES, PRECISIONS_OF = _array(_ENTRY), _array(_PRECISION)
+AXIS, CELL, ENGINE = _pointer(_AXIS), _pointer(_CELL), _pointer(_ENGINE)
+"""What descriptors are made of (``cellgen_descriptor.h``)."""
 
 
 class Types:
@@ -166,6 +193,7 @@ class Types:
     """
 
     NULL = _ffi.NULL
+    TEXT = _ffi.typeof("char[]")
     cast = staticmethod(_ffi.cast)
     from_buffer = staticmethod(_ffi.from_buffer)
     buffer = staticmethod(_ffi.buffer)

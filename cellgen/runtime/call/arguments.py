@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -133,7 +133,7 @@ def check_call(
 
 def _as_floats(view: ArrayView) -> ArrayView:
     """What the engine has in 16 bits counts as floats."""
-    return replace(view, dtype="float32") if is_stored(view.dtype) else view
+    return view._replace(dtype="float32") if is_stored(view.dtype) else view
 
 
 def has_steps(item: Argument) -> bool:

@@ -165,7 +165,7 @@ class Engine:
             check_call(self.label, function, arguments, results)
             raise
         sizes = ffi.make(DIMS, len(function.dims))
-        memory = _memory(library.engine.bytes)
+        memory = call_memory(library.engine.bytes)
         code = library.engine.bind(memory, library.cell, request, in_c, len(views.rows), sizes)
         if code not in (RUNS, NOTHING):
             check_call(self.label, function, arguments, results)
@@ -288,8 +288,7 @@ class EngineCall:
     def __del__(self) -> None:
         engine, memory = self.library.engine, self.memory
         engine.end(memory)
-        if len(self.spare) < self.kept:
-            self.spare.append((engine.bytes, memory))
+        give_back(engine.bytes, memory)
 
     def read(self, arguments: Mapping[str, object]) -> dict[str, object]:
         """The arrays that the kernel reads, of those that the call has."""
@@ -378,7 +377,13 @@ class EngineCall:
         return tuple(int(place[0]) for place in places) if is_plain else ()
 
 
-def _memory(size: int) -> Pointer:
+def give_back(size: int, memory: Pointer) -> None:
+    """Let a call that begins have the memory of one that has ended."""
+    if len(EngineCall.spare) < EngineCall.kept:
+        EngineCall.spare.append((size, memory))
+
+
+def call_memory(size: int) -> Pointer:
     """Memory of a call in C, as it was left by an earlier one or by anybody."""
     with suppress(IndexError):  # of a list that is empty
         known, memory = EngineCall.spare.pop()

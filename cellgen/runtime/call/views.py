@@ -10,8 +10,8 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,7 @@ TYPESTRS = {"<f4": "float32", "<f8": "float64", "<f2": "float16"}
 TYPESTRS |= {"<i8": "int64", "|b1": "bool", "|u1": "uint8"}
 
 
-@dataclass(frozen=True)
-class ArrayView:
+class ArrayView(NamedTuple):
     """What a call needs to know of an array.
 
     ``strides`` are in bytes, None where nothing has gaps. ``library`` is the package that made it.
@@ -63,9 +62,8 @@ class ArrayView:
         assert steps is not None
         (first, second, *rest), (one, other, *others) = self.shape, steps
         shape = (second, first, *rest)
-        return replace(
-            self, shape=shape, strides=with_gaps(shape, (other, one, *others), self.itemsize)
-        )
+        strides = with_gaps(shape, (other, one, *others), self.itemsize)
+        return self._replace(shape=shape, strides=strides)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,6 +24,7 @@ from cellgen.runtime.call.views import (
     library_of,
     view_of_capsule,
     view_of_interface,
+    with_gaps,
 )
 from cellgen.runtime.device.cuda_abi import CUDA_STORES
 from cellgen.runtime.device.library import DeviceLibrary
@@ -48,7 +48,8 @@ class DeviceArray:
         size = max(1, math.prod(shape) * BYTES[dtype])
         self.shape, self.dtype, self.device, self._stream = shape, dtype, device, stream
         self._library = library
-        self.pointer = library.allocate(device, size, stream)
+        self.pointer = address = library.allocate(device, size, stream)
+        self.view = ArrayView(address, shape, dtype, BYTES[dtype], device, library=LIBRARY)
 
     def __del__(self) -> None:
         if getattr(self, "pointer", 0):
@@ -148,14 +149,7 @@ def look(label: str, name: str, array: object, stream: int, lent: list[object]) 
 
 def _look(label: str, name: str, array: object, stream: int, lent: list[object]) -> ArrayView:
     if isinstance(array, DeviceArray):
-        return ArrayView(
-            array.pointer,
-            array.shape,
-            array.dtype,
-            BYTES[array.dtype],
-            array.device,
-            library=LIBRARY,
-        )
+        return array.view
     if hasattr(array, "__dlpack_device__"):
         kind, device = array.__dlpack_device__()
         if int(kind) not in ON_DEVICE:
@@ -180,7 +174,7 @@ def placed(
     device = library().device_of(view.pointer) if view.pointer else 0
     if device < 0:
         raise ArgumentError(f"{label}: {name} lies in the host's memory; move it to the device")
-    return replace(view, device=device)
+    return view._replace(device=device)
 
 
 def _on_host(label: str, name: str, array: object) -> ArgumentError:
@@ -277,41 +271,58 @@ def make_like(
     return [DeviceArray(library, shape, dtype, device, stream) for shape in shapes]
 
 
-def address_of_result(result: Any) -> int:
-    """Where a result of ``make_like`` lies."""
+def view_of_result(result: Any, shape: tuple[int, ...], dtype: str, device: int) -> ArrayView:
+    """Look at a result of ``make_like``."""
     if type(result) is DeviceArray:
-        return result.pointer
-    return int(result.data_ptr() if hasattr(result, "data_ptr") else result.data.ptr)
+        return result.view
+    pointer = int(result.data_ptr() if hasattr(result, "data_ptr") else result.data.ptr)
+    return ArrayView(pointer, shape, dtype, BYTES[dtype], device)
 
 
-class Tensors:
-    """PyTorch's own tensors, looked at by what they say of themselves, as a call on a stream does.
+class Views:
+    """Looks at the arrays of one call on a stream; what arrays lend stays in ``lent``.
 
-    PyTorch is not imported for it. A tensor that the call's stream would have to wait for, which a
-    function is differentiated by, or that is none of the plain kind, is left to ``look``.
+    PyTorch's own tensors are looked at by what they say of themselves, without importing it. A
+    tensor that the stream would have to wait for, which a function is differentiated by, or that
+    is none of the plain kind, lends its memory as other arrays do.
     """
 
-    def __init__(self, stream: int) -> None:
+    def __init__(self, label: str, stream: int, library: Callable[[], DeviceLibrary]) -> None:
+        self.stream, self.lent = stream, list[object]()
+        self._label, self._library = label, library
         self._torch: Any = sys.modules.get("torch")
-        self._stream, self._ordered = stream, dict[int, bool]()
+        self._ordered = dict[int, bool]()
         parameter = getattr(getattr(self._torch, "nn", None), "Parameter", None)
-        self.kinds = (getattr(self._torch, "Tensor", None), parameter)
+        self._kinds = (getattr(self._torch, "Tensor", None), parameter)
 
-    def facts(self, tensor: Any) -> tuple[int, tuple[object, ...]] | None:
-        """Its address and all else that checks depend on; None for what is left to ``look``."""
-        if not tensor.is_cuda or tensor.requires_grad or tensor.layout is not self._torch.strided:
+    def __call__(self, name: str, array: object) -> ArrayView:
+        """Look at an array; a message calls it ``name``. Raises ArgumentError."""
+        kind = type(array)
+        if isinstance(array, DeviceArray):
+            return array.view
+        if kind in self._kinds and (view := self._of_tensor(array)) is not None:
+            return view
+        view = look(self._label, name, array, self.stream, self.lent)
+        return placed(self._label, name, view, self._library)
+
+    def _of_tensor(self, tensor: Any) -> ArrayView | None:
+        """Look at a tensor; None for what lends its memory."""
+        torch = self._torch
+        if not tensor.is_cuda or tensor.requires_grad or tensor.layout is not torch.strided:
             return None
         device = tensor.get_device()
-        if not self._is_ordered(device):
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in BYTES or not self._is_ordered(device) or lacking(tensor):
             return None
-        dtype = tensor.dtype
-        if dtype.is_complex or lacking(tensor):
-            return None
-        return tensor.data_ptr(), (tensor.shape, tensor.stride(), dtype, device)
+        size, shape = BYTES[dtype], tuple(tensor.shape)
+        strides = None
+        if not tensor.is_contiguous():
+            strides = with_gaps(shape, tuple(n * size for n in tensor.stride()), size)
+        return ArrayView(tensor.data_ptr(), shape, dtype, size, device, strides, library="torch")
 
     def _is_ordered(self, device: int) -> bool:
         """Whether the stream of the call is that of PyTorch, on which its tensors are made."""
         if device not in self._ordered:
             current = self._torch.cuda.current_stream(device).cuda_stream
-            self._ordered[device] = int(current) == self._stream
+            self._ordered[device] = int(current) == self.stream
         return self._ordered[device]

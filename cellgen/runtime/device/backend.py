@@ -12,7 +12,7 @@ from cellgen.runtime.abi import Interface
 from cellgen.runtime.backend import AnyKernel, Backend, Need
 from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
-from cellgen.runtime.device import cublas, halves, nvcc, nvrtc
+from cellgen.runtime.device import cublas, engine, halves, nvcc, nvrtc
 from cellgen.runtime.device.arrays import SUFFIXES
 from cellgen.runtime.device.halves import Halves
 from cellgen.runtime.device.kernel import CudaKernel
@@ -43,6 +43,7 @@ class DeviceBackend:
 
     def build(self, files: SourceFiles, interface: Interface) -> Built:
         """Compile what the cache lacks of a cell; images wait for a device, or its name."""
+        engine.build()
         if halves.is_chosen():
             both = Halves(files, interface)
             built = both.build()

@@ -11,29 +11,28 @@ from dataclasses import dataclass
 
 from cellgen.runtime.abi import Argument, Function, Interface, c_parameters, shape_comment
 from cellgen.runtime.names import c_member
-from cellgen.runtime.options import device_members
+from cellgen.runtime.options import c_members
 
 
 @dataclass(frozen=True)
 class CudaStore:
     """A type of elements for CUDA: a row of ``cellgen_cuda_elements.cuh``.
 
-    ``suffix`` is that of symbols, ``c_type`` what cffi sees behind pointers, ``scalar`` what
-    kernels compute in and numbers of a call are. ``on_units``: whether matrix units multiply it.
+    ``suffix`` is that of symbols, ``c_type`` what cffi sees behind pointers. ``on_units``: whether
+    matrix units multiply it.
     """
 
     dtype: str
     suffix: str
     c_type: str
-    scalar: str
     on_units: bool = False
 
 
 CUDA_STORES = (
-    CudaStore("float32", "f32", "float", "float"),
-    CudaStore("float64", "f64", "double", "double"),
-    CudaStore("bfloat16", "bf16", "void", "float", on_units=True),
-    CudaStore("float16", "f16", "void", "float", on_units=True),
+    CudaStore("float32", "f32", "float"),
+    CudaStore("float64", "f64", "double"),
+    CudaStore("bfloat16", "bf16", "void", on_units=True),
+    CudaStore("float16", "f16", "void", on_units=True),
 )
 """Every type of elements that kernels of CUDA are made for."""
 ON_UNITS = tuple(store.dtype for store in CUDA_STORES if store.on_units)
@@ -45,15 +44,13 @@ def over_time(function: Function) -> tuple[Argument, ...]:
     return tuple(a for a in (*function.struct_members, *function.results) if a.over_time)
 
 
-def cuda_struct_lines(
-    function: Function, element: str = "store", scalar: str = "real"
-) -> Iterator[tuple[str, str]]:
+def cuda_struct_lines(function: Function, element: str = "store") -> Iterator[tuple[str, str]]:
     """Yield (declaration, comment) of each member of a function's argument struct for CUDA."""
     for argument in function.struct_members:
         shape = shape_comment(argument) if argument.shape else "scalar"
         note = f"{shape}{', NULL counts as zero' if argument.optional else ''}"
         pointer = f"const {element} *"
-        kind = f"{scalar} " if argument.is_scalar else pointer
+        kind = "double " if argument.is_scalar else pointer
         yield f"{kind}{c_member(argument.name)};", note
     for result in function.results:
         note = ", NULL: not wanted" if result.saved else ""
@@ -61,14 +58,15 @@ def cuda_struct_lines(
     yield "void *workspace;", "device memory"
     yield "int64_t workspace_bytes;", "at least ..._workspace_size(...)"
     yield "void *stream;", "a cudaStream_t"
-    yield "int tier;", "of cellgen_cuda_tiers.cuh, 0: the model chooses"
     yield "void *blas;", "of cellgen_cuda_blas_open, NULL: products of the runtime header"
+    yield "int64_t tier;", "of cellgen_cuda_tiers.cuh, 0: the model chooses"
     if function.team:
-        for member in device_members():
-            yield member.declared, member.text
-        yield "int strided;", "whether the strides that follow count; 0: no gaps"
-        count = 2 * (len(over_time(function)) + 2)
-        yield f"int64_t strides[{count}];", "step, row: of arrays over time in order, mask, reset"
+        yield "cellgen_options options;", "of cellgen_options.h; its tables are device memory"
+        count = 2 * max(len(over_time(function)), 1)
+        yield (
+            f"int64_t strides[{count}];",
+            "of arrays over time, as kernels have them; not the caller's",
+        )
 
 
 @dataclass(frozen=True)
@@ -142,11 +140,16 @@ int64_t cellgen_emulation_count(int what);
 
 def cuda_cdef(interface: Interface) -> str:
     """The declarations of a cell's CUDA library, for cffi."""
-    lines = [CUDA_HOST, CUDA_HALF, CUDA_EMULATION]
+    options = " ".join(member.declared for member in c_members())
+    lines = [
+        "typedef struct cellgen_plan cellgen_plan;",
+        f"typedef struct {{ {options} }} cellgen_options;",
+        *(CUDA_HOST, CUDA_HALF, CUDA_EMULATION),
+    ]
     for store in CUDA_STORES:
         for function in interface.functions:
             names = cuda_symbols(interface, function, store.suffix)
-            lined = cuda_struct_lines(function, store.c_type, store.scalar)
+            lined = cuda_struct_lines(function, store.c_type)
             members = " ".join(line for line, _ in lined)
             lines.append(f"typedef struct {{ {members} }} {names.struct};")
             dims = c_parameters(function)

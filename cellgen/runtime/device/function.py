@@ -6,40 +6,38 @@ for. Checks are those of calls on the host.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import math
+from collections.abc import Iterable, Mapping
 
 from cellgen import accept
 from cellgen.errors import ArgumentError
-from cellgen.runtime.abi import Function, axis_length
+from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import (
     as_scalar,
     check_call,
     check_names,
-    has_elements,
+    lengths,
     refuse_overflow,
     take_out,
 )
-from cellgen.runtime.call.kept import KeptPlans
+from cellgen.runtime.call.engine import SURELY_COUNTED
 from cellgen.runtime.call.outputs import Outputs
 from cellgen.runtime.call.saved import Saved
-from cellgen.runtime.call.signature import of_steps
+from cellgen.runtime.call.signature import lengths_of, of_steps
 from cellgen.runtime.call.views import BYTES, ArrayView
 from cellgen.runtime.device.arrays import (
     SUFFIXES,
     Stream,
-    address_of_result,
-    look,
+    Views,
     make_like,
-    placed,
     shown_part,
     stream_handle,
+    view_of_result,
 )
 from cellgen.runtime.device.cuda_abi import ON_UNITS
+from cellgen.runtime.device.engine import FarCall
 from cellgen.runtime.device.graphs import Graphs
-from cellgen.runtime.device.launching import DeviceCall, DeviceOwner, launch, plan_launch
-from cellgen.runtime.device.plan import DevicePlan
-from cellgen.runtime.device.recognise import CallRequest, Recognition, SeenCall
+from cellgen.runtime.device.launching import DeviceOwner, Launcher
 from cellgen.runtime.device.runs import DeviceRuns
 from cellgen.runtime.device.settings import (
     TIERS,
@@ -66,13 +64,16 @@ class CudaFunction:
         arguments = ((a.name, a) for a in function.arguments)
         results = ((f"out {a.name}", a) for a in function.results)
         self._over_time = {name for name, a in (*arguments, *results) if a.over_time}
+        self._known = {a.name for a in function.arguments}
+        self._required = {
+            a.name for a in function.arguments if a.used and not (a.optional or a.is_scalar)
+        }
         extra = ("saved",) if function.name == FORWARD else ()
         self.result = result_class(function.name, (*self._fields, *extra))
         self._outputs = Outputs(self.__qualname__, function)
         self._runs = DeviceRuns(kernel, function, self._outputs)
-        self._recognition = Recognition(kernel, function)
-        self._plans = KeptPlans[DevicePlan]()
         self.graphs = Graphs()
+        self.launcher = Launcher(kernel, function, self.graphs)
 
     def __repr__(self) -> str:
         return f"<CUDA kernel function {self.__qualname__}>"
@@ -113,142 +114,150 @@ class CudaFunction:
         that devices have them. Their arrays lie on the device, ``lengths`` of int64; a length
         outside 0 to T counts as the nearer of the two.
         """
-        request = CallRequest(out, save, saved, stream, meant_tier(tier), graph, arguments)
-        call = self._recognition.see(request)
-        plan = None if call is None else self._plans.find(call.kind)
-        if call is None or plan is None or call.bits % plan.itemsize:
-            call, plan = self._check(request, call)
-        try:
-            return self._named(self._run(plan, call, graph), plan, call, save=bool(save))
-        finally:
-            call.lent.clear()
-
-    def _check(self, request: CallRequest, seen: SeenCall | None) -> tuple[SeenCall, DevicePlan]:
-        """Check a call, and plan it; what was ``seen`` of it is kept. Raises ArgumentError."""
-        label, function, graph = self.__qualname__, self.function, request.graph
-        tier = accept.choice(label, "tier", request.tier, TIERS)
-        save = accept.flag(label, "save", request.save)
+        label, function = self.__qualname__, self.function
+        tier = accept.choice(label, "tier", meant_tier(tier), TIERS)
+        save = accept.flag(label, "save", save)
         if graph is not None and accept.flag(label, "graph", graph) and not function.team:
             raise ArgumentError(f"{label}: graph is an option of functions over time; leave it out")
-        arguments = {**request.arguments}
-        kept, run = self._runs.take(arguments, request.saved)
+        kept, run = self._runs.take(arguments, saved)
         options = take_options(label, function, self._outputs, arguments, tier, save=save)
-        results = {} if request.out is None else dict(take_out(label, self._results, request.out))
+        results: dict[str, object] = {}
+        if out is not None:
+            results.update(take_out(label, self._results, out))
         if save and options.stated.every != 1:
             self._outputs.refuse_copies(results, options.stated)
         arguments |= kept  # after the options, whose names a value may have
         operands: dict[str, object] = {n: a for n, a in arguments.items() if a is not None}
         scalars = {n: as_scalar(label, n, operands.pop(n, d), d) for n, d in self._defaults.items()}
-        check_names(label, function, operands)
-        stream = stream_handle(request.stream, operands.values())
-        arrays = operands | {f"out {n}": a for n, a in results.items()}
-        arrays |= {f"option {n}": a for n, a in options.tables.items()}
-        lent, views = list[object](), dict[str, ArrayView]()
-        for name, array in arrays.items():
-            known = None if seen is None else seen.views.get(name)
-            views[name] = known or look(label, name, array, stream, lent)
-        device_call = self._checked(operands, results, views, options, scalars, tier, stream)
-        self._runs.check(run, device_call.checked.dims)
-        plan = self._planned(device_call, options, results, save=save)
-        if seen is not None:
-            self._plans.keep(seen.kind, plan)
-            return seen, plan
-        addresses = {name: view.pointer for name, view in views.items()}
-        tables = dict(options.tables)
-        call = SeenCall((), stream, addresses, 0, operands, results, tables, scalars, {}, lent)
-        return call, plan
+        if not (operands.keys() <= self._known and operands.keys() >= self._required):
+            check_names(label, function, operands)
+        look = Views(label, stream_handle(stream, operands.values()), self._kernel.library)
+        views = {name: look(name, array) for name, array in operands.items()}
+        views |= {f"out {n}": look(f"out {n}", array) for n, array in results.items()}
+        tables = {n: look(f"option {n}", array) for n, array in options.tables.items()}
+        try:
+            call = self._bound(operands, results, views, tables, scalars, options, tier, save=save)
+            self._runs.check(run, call.sizes)
+            results |= self._run(call, operands, results, tables, options, look, tier, graph, save)
+        finally:
+            look.lent.clear()
+        return self._named(results, call, scalars, options, save=save)
 
-    def _checked(
+    def _bound(
         self,
         operands: Mapping[str, object],
         results: Mapping[str, object],
-        by_label: dict[str, ArrayView],
-        options: DeviceOptions,
+        views: dict[str, ArrayView],
+        tables: dict[str, ArrayView],
         scalars: Mapping[str, float],
-        tier: str,
-        stream: int,
-    ) -> DeviceCall:
-        """Check what a call was given. Raises ArgumentError."""
-        label, first = self.__qualname__, options.chosen.batch_first
-        library = self._kernel.library
-        views = {name: placed(label, name, view, library) for name, view in by_label.items()}
-        tables = {n: views.pop(f"option {n}") for n in options.tables}
-        if first:
-            tables = {n: v.swapped() for n, v in tables.items()}
-            views.update((n, v.swapped()) for n, v in views.items() if n in self._over_time)
-        function = of_steps(self.function, options.chosen)
-        checked = check_call(
-            label, function, operands, results, lambda *look: views[look[2]], tuple(SUFFIXES)
-        )
-        refuse_overflow(label, self.function, checked.dims, BYTES[checked.element])
-        if tier == "fragments" and checked.element not in ON_UNITS:
-            raise ArgumentError(
-                f"{label}: tier is 'fragments' and arrays are {checked.element}: matrix units take "
-                f"{' and '.join(ON_UNITS)} only; use tier='whole'"
-            )
-        check_tables(label, tables, checked.dims, checked.device, batch_first=first)
-        return DeviceCall(checked, views, tables, scalars, options.settings, stream)
-
-    def _planned(
-        self,
-        call: DeviceCall,
         options: DeviceOptions,
-        results: Mapping[str, object],
+        tier: str,
         *,
         save: bool,
-    ) -> DevicePlan:
-        """Say which results are made, how the kernels are launched, and what a run hands on."""
-        checked, chosen, views = call.checked, options.chosen, dict(call.views)
-        dims, element = checked.dims, checked.element
-        fresh = dict[str, tuple[int, ...]]()
-        for item in self._outputs.formed(chosen, saves=save):
-            if item.name in results:
-                continue
-            shape = tuple(axis_length(axis, dims) for axis in item.shape)
-            transposed = chosen.batch_first and item.over_time
-            shape = (shape[1], shape[0], *shape[2:]) if transposed else shape
-            fresh[item.name] = shape
-            view = ArrayView(0, shape, element, BYTES[element], checked.device)
-            views[f"out {item.name}"] = view.swapped() if transposed else view
-        launch = None
-        if has_elements(self.function.results, dims):
-            launch = plan_launch(self._kernel, self.function, replace(call, views=views))
-        return DevicePlan(
-            dims,
-            element,
-            BYTES[element],
-            checked.device,
-            tuple(fresh),
-            tuple(fresh.values()),
-            launch,
-            with_tables(options.stated),
-        )
+    ) -> FarCall:
+        """Bind a call, its arrays time-major. Raises ArgumentError."""
+        label, chosen = self.__qualname__, options.chosen
+        if chosen.batch_first:
+            tables.update((n, v.swapped()) for n, v in tables.items())
+            views.update((n, v.swapped()) for n, v in views.items() if n in self._over_time)
+        element = "" if results else _plain_element(views)
+        arrays: Iterable[tuple[str, ArrayView]] = views.items()
+        if results:
+            arrays = [(name.removeprefix("out "), view) for name, view in views.items()]
 
-    def _run(self, plan: DevicePlan, call: SeenCall, graph: bool | None) -> dict[str, object]:
-        """Make the results that a call forms, launch its kernels, and return every result."""
-        kernel, library, device = self._kernel, self._kernel.library(), plan.device
+        def bound(element: str) -> FarCall | None:
+            return self.launcher.engine.bind(element, arrays, chosen, scalars.items(), saves=save)
+
+        call = bound(element) if element else None
+        if call is None:
+            checked = check_call(
+                label,
+                of_steps(self.function, chosen),
+                operands,
+                results,
+                lambda *at: views[at[2]],
+                tuple(SUFFIXES),
+            )
+            element = checked.element
+            refuse_overflow(label, self.function, checked.dims, BYTES[element])
+            call = bound(element)
+        if call is None:
+            raise self.launcher.defect()
+        if math.prod(size or 1 for size in call.words.dims) >= SURELY_COUNTED:
+            refuse_overflow(label, self.function, call.sizes, BYTES[element])
+        if tier == "fragments" and element not in ON_UNITS:
+            raise ArgumentError(
+                f"{label}: tier is 'fragments' and arrays are {element}: matrix units take "
+                f"{' and '.join(ON_UNITS)} only; use tier='whole'"
+            )
+        device = next(iter(views.values())).device
+        check_tables(label, tables, call.sizes, device, batch_first=chosen.batch_first)
+        call.element, call.device = element, device
+        return call
+
+    def _run(
+        self,
+        call: FarCall,
+        operands: Mapping[str, object],
+        results: Mapping[str, object],
+        tables: Mapping[str, ArrayView],
+        options: DeviceOptions,
+        look: Views,
+        tier: str,
+        graph: bool | None,
+        save: bool,
+    ) -> dict[str, object]:
+        """Make the results that a call forms, and launch its kernels; return these results."""
+        kernel, library, chosen = self._kernel, self._kernel.library(), options.chosen
+        element, device, sizes = call.element, call.device, call.sizes
+        if chosen.every != 1:
+            sizes = {**sizes, **lengths_of(chosen, sizes["T"])}
         kernel.require_device(device)
-        results, addresses = dict(call.results), call.addresses
+        formed = [i for i in self._outputs.formed(chosen, saves=save) if i.name not in results]
+        shapes = [lengths(item, sizes) for item in formed]
+        turned = [chosen.batch_first and item.over_time for item in formed]
+        if chosen.batch_first:
+            pairs = zip(shapes, turned, strict=True)
+            shapes = [(s[1], s[0], *s[2:]) if is_turned else s for s, is_turned in pairs]
         with library.on(device):
-            like = next(iter(call.operands.values()))
-            arrays = make_like(like, plan.shapes, plan.element, device, library, call.stream)
-            for name, array in zip(plan.fresh, arrays, strict=True):
-                results[name] = array
-                addresses[f"out {name}"] = address_of_result(array)
-            if plan.launch is not None:
-                ready = plan.launch.ready(kernel, addresses, call.scalars, call.stream)
-                wanted = None if graph is None and self.function.team else bool(graph)
-                launch(library, self.graphs, ready, wanted)
-        return results
+            like = next(iter(operands.values()))
+            arrays = make_like(like, shapes, element, device, library, look.stream)
+            if call.is_run:
+                fresh = []
+                for item, shape, array, turn in zip(formed, shapes, arrays, turned, strict=True):
+                    view = view_of_result(array, shape, element, device)
+                    fresh.append((item.name, view.swapped() if turn else view))
+                call.prepare(fresh, tables)
+                ready = self.launcher.ready(element, device, call.words, look.stream, tier)
+                replays = None if graph is None and self.function.team else bool(graph)
+                self.launcher.launch(ready, replays)
+        return {item.name: array for item, array in zip(formed, arrays, strict=True)}
 
     def _named(
-        self, results: dict[str, object], plan: DevicePlan, call: SeenCall, *, save: bool
+        self,
+        results: dict[str, object],
+        call: FarCall,
+        scalars: Mapping[str, float],
+        options: DeviceOptions,
+        *,
+        save: bool,
     ) -> Results:
         if self.function.name != FORWARD:
             return tuple.__new__(self.result, [results.get(name) for name in self._fields])
         saved = None
         if save:
-            options = with_tables(plan.options, **call.tables)
-            saved = self._runs.keep(results, plan.dims, call.scalars, options)
-            results |= {n: shown_part(a, options) for n, a in saved._whole.items()}
+            stated = with_tables(options.stated, **options.tables)
+            saved = self._runs.keep(results, call.sizes, scalars, stated)
+            results |= {n: shown_part(a, stated) for n, a in saved._whole.items()}
         return tuple.__new__(self.result, [*(results.get(name) for name in self._fields), saved])
+
+
+def _plain_element(views: Mapping[str, ArrayView]) -> str:
+    """The type that all arrays of a call have, aligned and on one device; empty: they have not."""
+    element, device, bits = "", None, 0
+    for view in views.values():
+        element, device = element or view.dtype, view.device if device is None else device
+        bits |= view.pointer
+        if view.dtype != element or view.device != device:
+            return ""
+    return element if element in SUFFIXES and not bits % BYTES[element] else ""

@@ -1,24 +1,44 @@
-"""Put a checked call of a device together: its argument struct, and how far apart arrays lie.
+"""Launch the kernels of a call: its argument struct, the images that it needs, its workspace.
 
-Input: a call that passed every check. Output: ``LaunchPlan``, what calls of its kind share, and
-``Launch``, what the kernels of one call depend on.
+Input: the dimensions of a call that passed every check, and where the engine has the words of its
+members and its options. Output: ``Launch``; results are written where the addresses point, when the
+stream comes to it. Every door launches here: arrays of any library, torch's operators, JAX's
+programs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from cellgen.errors import CellgenError
 from cellgen.runtime.abi import Function, Interface
-from cellgen.runtime.call.arguments import Checked
+from cellgen.runtime.call.arguments import has_elements
 from cellgen.runtime.call.views import ArrayView
-from cellgen.runtime.device.cuda_abi import over_time
+from cellgen.runtime.device.arrays import SUFFIXES
+from cellgen.runtime.device.cuda_abi import cuda_symbols, over_time
+from cellgen.runtime.device.engine import DeviceEngine, FarCall, WordsOfCall
 from cellgen.runtime.device.graphs import Graphs, Launch
+from cellgen.runtime.device.halves import CLUSTER, DEVICE, OWN, SHARED
 from cellgen.runtime.device.library import DeviceLibrary
-from cellgen.runtime.device.packing import ArgumentStruct, Words, argument_struct, strides_of
-from cellgen.runtime.device.settings import TABLES
-from cellgen.runtime.names import c_member
+from cellgen.runtime.device.settings import TABLES, TIERS, tier_of_run
+from cellgen.runtime.directions import AUTO
+from cellgen.runtime.options import Options
+
+STAYS, LACKS_DEVICE, LACKS_CLUSTER = 1 << 62, 1 << 61, 1 << 60
+"""In what a call needs: its blocks would stay on the device; kernels that tell whether they do."""
+PARTS = {
+    0: (SHARED, OWN),
+    LACKS_DEVICE: (SHARED, OWN, DEVICE),
+    LACKS_CLUSTER: (SHARED, OWN, CLUSTER),
+    LACKS_DEVICE | LACKS_CLUSTER: (SHARED, OWN, DEVICE, CLUSTER),
+}
+"""The parts of a function's kernels that a call may take, by what it lacks."""
+WAITING = (TIERS["together"], TIERS["half"])
+"""Tiers that leave open whether blocks stay on the device and wait for each other."""
+WORD = 8
+"""Bytes."""
 
 
 class DeviceOwner(Protocol):
@@ -41,110 +61,170 @@ class DeviceOwner(Protocol):
 
 
 @dataclass(frozen=True)
-class DeviceCall:
-    """A call that passed every check.
+class _Entry:
+    """A function in one element type: its struct, and the functions that take it.
 
-    ``views`` are those of arguments, and of results as ``out <name>``; ``tables`` those of arrays
-    of its options; ``settings`` are members of the struct that are numbers.
+    ``how`` is None for functions of one step.
     """
 
-    checked: Checked
-    views: Mapping[str, ArrayView]
-    tables: Mapping[str, ArrayView]
-    scalars: Mapping[str, float]
-    settings: Mapping[str, int]
-    stream: int
+    symbol: str
+    struct: object
+    call: Callable[..., int]
+    size: Callable[..., int]
+    how: Callable[..., int] | None
 
 
-@dataclass(frozen=True)
-class LaunchPlan:
-    """How to launch calls that differ in addresses, scalars and stream alone.
+class Launcher:
+    """Launches one function of a kernel; nothing is checked."""
 
-    ``values`` is what the argument struct holds but for those. ``places`` tells where among it an
-    array stands, by its label in ``DeviceCall``, ``tables`` as ``option <name>``; ``scalars`` the
-    same of numbers of a call. ``prefix`` begins the key of a launch.
-    """
+    def __init__(self, kernel: DeviceOwner, function: Function, graphs: Graphs) -> None:
+        self._kernel, self._function, self.graphs = kernel, function, graphs
+        self._label = f"{kernel.name}.{function.name}"
+        self.engine = DeviceEngine(kernel.interface, function)
+        self._entries: dict[str, _Entry] = {}
+        self._bytes = WORD * len((*function.struct_members, *function.results))
+        flags = sum(len(option.axes) > 1 for option in TABLES.values())
+        self._strides = 2 * (len(over_time(function)) + flags)
 
-    label: str
-    device: int
-    lengths: tuple[int, ...]
-    prefix: bytes
-    struct: ArgumentStruct
-    values: tuple[int | float, ...]
-    places: Mapping[str, int]
-    scalars: tuple[tuple[str, int], ...]
+    def bind(
+        self,
+        element: str,
+        arrays: Iterable[tuple[str, ArrayView]],
+        options: Options,
+        scalars: Iterable[tuple[str, float]],
+    ) -> FarCall:
+        """Bind a call whose arrays passed every check, results among them.
+
+        Raises BuildError, CellgenError.
+        """
+        call = self.engine.bind(element, arrays, options, scalars)
+        if call is None:
+            raise self.defect()
+        return call
+
+    def defect(self) -> CellgenError:
+        """The error for arrays that the engine refuses, and no check."""
+        return CellgenError(
+            f"{self._label}: the engine refuses arrays that passed every check: report it",
+            code="kernel",
+        )
+
+    def __call__(
+        self,
+        element: str,
+        device: int,
+        words: WordsOfCall,
+        stream: int,
+        workspace: Callable[[int], int],
+        tier: str = AUTO,
+    ) -> None:
+        """Launch on a stream, or replay as a graph what came before with the same memory.
+
+        ``workspace`` gives the address of so many bytes of the device, which nothing else may write
+        before the stream has passed. ``tier`` is ``"auto"`` or ``"half"``. Raises DeviceError.
+        """
+        named = dict(zip(self._function.dims, words.dims, strict=True))
+        if 0 in words.dims and not has_elements(self._function.results, named):
+            return
+        self._kernel.require_device(device)
+        library = self._kernel.library()
+        with library.on(device):
+            ready = self.ready(element, device, words, stream, tier_of_run(tier))
+            if not self.graphs.launch(library, ready, None):
+                self._launch_in(library, ready, workspace)
+            if ready.may_be_refused:
+                library.warn_of_refusal(ready.device)
+
+    def launch(self, ready: Launch, graph: bool | None) -> None:
+        """Launch a call in memory of the library's own, or replay it."""
+        library, graphs = self._kernel.library(), self.graphs
+        if graph is False or not graphs.launch(library, ready, graph):
+            workspace = _workspace(library, graphs, ready)
+            try:
+                _run(library, ready, workspace)
+            finally:
+                library.free(workspace, ready.stream)
+        if ready.may_be_refused:
+            library.warn_of_refusal(ready.device)
+
+    def _launch_in(
+        self, library: DeviceLibrary, ready: Launch, workspace: Callable[[int], int]
+    ) -> None:
+        """Launch in memory of the caller's."""
+        try:
+            address = workspace(ready.size)
+        except Exception:  # of the caller's allocator
+            if not len(self.graphs):
+                raise
+            self.graphs.clear()  # they hold workspaces
+            address = workspace(ready.size)
+        _run(library, ready, address)
 
     def ready(
-        self,
-        kernel: DeviceOwner,
-        addresses: Mapping[str, int],
-        scalars: Mapping[str, float],
-        stream: int,
+        self, element: str, device: int, words: WordsOfCall, stream: int, tier: str
     ) -> Launch:
-        """Fill the argument struct of one call; its device is current. Raises DeviceError."""
-        places, values, struct = self.places, [*self.values], self.struct
-        for label, address in addresses.items():
-            if label in places:
-                values[places[label]] = address or 1  # of nothing; the functions refuse NULL
-        for name, place in self.scalars:
-            values[place] = struct.number(scalars[name])
-        blas, at = kernel.blas(self.device), (self.label, self.device, stream)
-        return struct.launch(kernel.library(), at, self.lengths, values, blas, self.prefix)
+        """Fill the argument struct of a call; its device is current.
+
+        Kernels that the call may take are loaded. Raises BuildError, DeviceError.
+        """
+        library, entry = self._kernel.library(), self._entries.get(element) or self._look(element)
+        ffi, blas, dims = library.ffi, self._kernel.blas(device), self._counted(words.dims)
+        args, null = ffi.new(entry.struct), ffi.NULL
+        ffi.memmove(args, ffi.cast("char *", words.members), self._bytes)
+        args.tier, args.blas = TIERS[tier], blas
+        strides = null
+        if words.options:
+            args.options = ffi.cast("cellgen_options *", words.options)[0]
+            strides = args.options.strides
+        needed = 0 if entry.how is None else entry.how(*dims, args)
+        while library.loads and library.load(
+            device, element, self._function.name, PARTS[needed & (LACKS_DEVICE | LACKS_CLUSTER)]
+        ):
+            needed = 0 if entry.how is None else entry.how(*dims, args)
+        how = () if entry.how is None else (needed,)
+        args.workspace_bytes = size = entry.size(*dims, int(blas != null), *how)
+        said = repr((entry.symbol, dims, device, stream)).encode()
+        if strides != null:  # what they are counts, not where
+            args.options.strides = null
+            said += bytes(ffi.buffer(strides, WORD * self._strides))
+        key = said + bytes(ffi.buffer(args))
+        if strides != null:
+            args.options.strides = strides
+
+        def run(on: int, workspace: int) -> int:
+            """Launch the kernels."""
+            args.workspace, args.stream = ffi.cast("void *", workspace), ffi.cast("void *", on)
+            return int(entry.call(*dims, args))
+
+        waits = TIERS[tier] in WAITING and needed & STAYS != 0
+        return Launch(self._label, key, device, stream, size, run, waits)
+
+    def _counted(self, dims: tuple[int, ...]) -> tuple[int, ...]:
+        """The dimensions that kernels count: without rows there are no steps either."""
+        named = dict(zip(self._function.dims, dims, strict=True))
+        if not self._function.team or named["B"]:
+            return dims
+        return tuple({**named, "T": 0}.values())
+
+    def _look(self, element: str) -> _Entry:
+        """Find the struct of the function in an element type, and what takes it."""
+        library, function = self._kernel.library(), self._function
+        names = cuda_symbols(self._kernel.interface, function, SUFFIXES[element])
+        lib = library.of(element)
+        entry = self._entries[element] = _Entry(
+            names.call,
+            library.ffi.typeof(f"{names.struct} *"),
+            getattr(lib, names.call),
+            getattr(lib, names.workspace_size),
+            getattr(lib, names.how) if function.team else None,
+        )
+        return entry
 
 
-def plan_launch(kernel: DeviceOwner, function: Function, call: DeviceCall) -> LaunchPlan:
-    """Put together what launches of calls of one kind share; no address of a call matters."""
-    checked, dims = call.checked, call.checked.dims
-    counted = {**dims, "T": 0} if function.team and not dims["B"] else dims
-    lengths = tuple(counted[name] for name in function.dims)
-    struct = argument_struct(kernel.library(), kernel.interface, function, checked.element)
-    starts, values = struct.starts, [*struct.zeros]
-    for name, number in call.settings.items():
-        if name in starts:
-            values[starts[name]] = number
-    if function.team:
-        _lay_out(struct, values, function, call)
-    arrays = [item for item in function.struct_members if not item.is_scalar]
-    places = {item.name: starts[c_member(item.name)] for item in arrays}
-    places |= {f"out {item.name}": starts[c_member(item.name)] for item in function.results}
-    places |= {f"option {name}": starts[name] for name in TABLES if name in starts}
-    numbers = (item.name for item in function.struct_members if item.is_scalar)
-    return LaunchPlan(
-        f"{kernel.name}.{function.name}",
-        checked.device,
-        lengths,
-        struct.prefix(lengths, checked.device),
-        struct,
-        tuple(values),
-        places,
-        tuple((name, starts[c_member(name)]) for name in numbers),
-    )
-
-
-def _lay_out(struct: ArgumentStruct, values: Words, function: Function, call: DeviceCall) -> None:
-    """Say how far apart steps and rows lie where an array has gaps."""
-    written = {item.name for item in function.results}
-    places = ((n, f"out {n}" if n in written else n) for n in (a.name for a in over_time(function)))
-    views = {name: call.views[label] for name, label in places if label in call.views}
-    views |= call.tables
-    if all(view.contiguous for view in views.values()):
-        return
-    apart = {name: view.apart for name, view in views.items()}
-    struct.lay_out(values, strides_of(function, call.checked.dims, apart))
-
-
-def launch(library: DeviceLibrary, graphs: Graphs, call: Launch, graph: bool | None) -> None:
-    """Launch a call, or replay it."""
-    if graph is False or not graphs.launch(library, call, graph):
-        workspace = _workspace(library, graphs, call)
-        try:
-            code = call.run(call.stream, workspace)
-            if code:
-                raise call.fault(library.error(code))
-        finally:
-            library.free(workspace, call.stream)
-    if call.may_be_refused:
-        library.warn_of_refusal(call.device)
+def _run(library: DeviceLibrary, ready: Launch, workspace: int) -> None:
+    code = ready.run(ready.stream, workspace)
+    if code:
+        raise ready.fault(library.error(code))
 
 
 def _workspace(library: DeviceLibrary, graphs: Graphs, call: Launch) -> int:

@@ -17,7 +17,6 @@ from cellgen.runtime.call.outputs import Outputs
 from cellgen.runtime.call.settings import checked_options
 from cellgen.runtime.call.views import ArrayView
 from cellgen.runtime.directions import AUTO, HALF
-from cellgen.runtime.numbers import c_numbers
 from cellgen.runtime.options import (
     BY_ROW,
     NONE,
@@ -25,7 +24,6 @@ from cellgen.runtime.options import (
     TABLE,
     Option,
     Options,
-    device_members,
 )
 
 TIERS = {
@@ -46,13 +44,12 @@ TABLES = {o.name: o for o in OF_OPTIONS if o.kind == BY_ROW and o.on_device}
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Options over time of one call: arrays by name, members of the argument struct.
+    """Options over time of one call, arrays among them by name.
 
     ``chosen`` is how its kernels run, ``stated`` what the call said.
     """
 
     tables: Mapping[str, object]
-    settings: Mapping[str, int]
     chosen: Options = NONE
     stated: Options = NONE
 
@@ -67,8 +64,8 @@ def take_options(
     save: bool,
 ) -> DeviceOptions:
     """Take the options over time out of the arguments. Raises ArgumentError."""
-    if not function.team:
-        return DeviceOptions({}, {"tier": TIERS[tier]})
+    if not function.team or _NAMES.isdisjoint(arguments):
+        return USUAL
     mine = [o for o in OF_OPTIONS if o.on_device and function.name in o.functions]
     chosen: dict[str, Any] = {o.name: arguments.pop(o.name, o.default) for o in mine}
     options = stated = checked_options(label, chosen)
@@ -82,9 +79,12 @@ def take_options(
             f"is valid; leave out lengths, mask and reset, or use tier='steps'"
         )
     _refuse_others(label, arguments)
-    on_device = {member.name for member in device_members()}
-    settings = {name: n for name, n in c_numbers(options).items() if name in on_device}
-    return DeviceOptions(tables, {**settings, "tier": TIERS[tier]}, options, stated)
+    return DeviceOptions(tables, options, stated)
+
+
+USUAL = DeviceOptions({})
+"""Those of a call that states none."""
+_NAMES = frozenset(option.name for option in TABLE)
 
 
 def meant_tier(tier: str) -> str:

@@ -217,7 +217,7 @@ class HeldWriter:
 
     def _renewed(self, state: HeldState) -> Piece:
         read, new = self.arrays[state.read], self.arrays[state.new]
-        cut = "cellgen_cuts(args->window, step) ? real(0) : " if self.backward else ""
+        cut = "cellgen_cuts(args->options.window, step) ? real(0) : " if self.backward else ""
         return self._each(read, f"{self._mine(read)} = {cut}{self._mine(new)};")
 
     def _added_up(self, total: HeldSum, stage: HeldShares) -> Piece:

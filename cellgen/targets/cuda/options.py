@@ -41,36 +41,38 @@ class OptionLines:
         for array in self.arrays:
             place = array.number
             if array.name in self.options.whole:
-                layout = f"args->strided ? args->strides + {2 * place} : nullptr"
+                layout = f"cellgen_layout(args->options.strides, {place})"
                 units = _units(array.item)
-                bits.append(f"cellgen_moves({place}, {layout}, args->reverse, nT, nB, {units})")
+                bits.append(
+                    f"cellgen_moves({place}, {layout}, args->options.reverse, nT, nB, {units})"
+                )
             if array.is_shown:
-                absent = "" if self.is_backward else "args->last || "
-                bits.append(f"({absent}args->every > 1 ? CELLGEN_MOVED({place}) : 0)")
+                absent = "" if self.is_backward else "args->options.last || "
+                bits.append(f"({absent}args->options.every > 1 ? CELLGEN_MOVED({place}) : 0)")
         return bits or ["0"]
 
     def _series(self, array: ArrayOverTime) -> str:
         """C text: an array over time as the caller has it."""
         member, units = c_member(array.name), _units(array.item)
         text = f"cg_series(given->{member}, {self._layout(array)}, nB, {units})"
-        return f"cg_every({text}, args->every)" if array.is_shown else text
+        return f"cg_every({text}, args->options.every)" if array.is_shown else text
 
     def _layout(self, array: ArrayOverTime) -> str:
-        return f"given->strided ? given->strides + {2 * array.number} : nullptr"
+        return f"cellgen_layout(given->options.strides, {array.number})"
 
     def _flags(self, name: str) -> str:
         """C text: a table of the caller."""
         place = len(self.arrays) + ("mask", "reset").index(name)
-        layout = f"given->strided ? given->strides + {2 * place} : nullptr"
-        return f"cg_series(given->{name}, {layout}, nB, 1)"
+        layout = f"cellgen_layout(given->options.strides, {place})"
+        return f"cg_series(given->options.{name}, {layout}, nB, 1)"
 
     def begin(self) -> list[str]:
         """Fill the tables; redirect arrays over time to copies in the order of computation."""
         lines = [
             "if (guarded)",
-            f"    cg_fill_tables(&run, nT, nB, args->lengths, {self._flags('mask')}, "
-            f"{self._flags('reset')}, args->reverse, args->hold, {self.validity}, {self.resets}, "
-            f"{self.source});",
+            f"    cg_fill_tables(&run, nT, nB, args->options.lengths, {self._flags('mask')}, "
+            f"{self._flags('reset')}, args->options.reverse, args->options.hold, {self.validity}, "
+            f"{self.resets}, {self.source});",
         ]
         links = self.options.links
         if self.is_backward and links:
@@ -85,7 +87,7 @@ class OptionLines:
                 f"    cellgen_lay(own.strides + {2 * place}, nB, {units});",
                 "} else {",
                 f"    own.{member} = cellgen_first(given->{member}, {self._layout(array)}, "
-                f"args->reverse, nT, nB, {units}, own.strides + {2 * place});",
+                f"args->options.reverse, nT, nB, {units}, own.strides + {2 * place});",
                 "}",
             ]
         if not self.is_backward:
@@ -103,10 +105,10 @@ class OptionLines:
             return []
         routine, window = "cg_gather_steps", ""
         if array.stateless:
-            routine, window = "cg_gather_shown", "args->window, "
+            routine, window = "cg_gather_shown", "args->options.window, "
         return [
             f"    {routine}(&run, nT, nB, {_units(array.item)}, {array.ordered}, "
-            f"{self._series(array)}, args->reverse, {window}{self.valid_rows});"
+            f"{self._series(array)}, args->options.reverse, {window}{self.valid_rows});"
         ]
 
     def _gather_before(self, link: StateLink) -> str:
@@ -115,7 +117,7 @@ class OptionLines:
         array = self.options.find(name)
         series, order = f"cg_series(args->{c_member(name)}, nullptr, nB, {width})", "0"
         if array is not None and not array.is_result:
-            series, order = self._series(array), "args->reverse"
+            series, order = self._series(array), "args->options.reverse"
         return self._started(
             link,
             f"cg_gather_before(&run, nT, nB, {width}, {self._before(link)}, {series}, "
@@ -163,7 +165,7 @@ class OptionLines:
         upstream = self.upstream(link) or f"cg_series((const store *)nullptr, nullptr, nB, {width})"
         return (
             f"cg_masked_select_gradient(&run, nB, {width}, {passed}, {carry}, {upstream}, "
-            f"args->reverse ? nT - 1 - step : step, {self.validity} + step * nB, "
+            f"args->options.reverse ? nT - 1 - step : step, {self.validity} + step * nB, "
             f"{self.resets} + step * nB);"
         )
 
@@ -193,7 +195,7 @@ class OptionLines:
             lines += [
                 f"if (how & CELLGEN_MOVED({array.number}){wanted})",
                 f"    {routine}(&run, nT, nB, {_units(array.item)}, {self._series(array)}, "
-                f"{array.ordered}, args->reverse, {validity});",
+                f"{array.ordered}, args->options.reverse, {validity});",
             ]
         return lines
 

@@ -146,7 +146,7 @@ class MaskedLines:
     @property
     def upstream_of_step(self) -> str:
         """The upstream gradient of the step."""
-        at = "args->reverse ? nT - 1 - step : step"
+        at = "args->options.reverse ? nT - 1 - step : step"
         if not self.upstream:
             return "cg_in((const store *)nullptr, 0)"
         return f"cellgen_shown_at({self.upstream_name}, {at})"

@@ -95,7 +95,7 @@ def _guarded(plan: DeviceTimePlan, options: OptionLines) -> list[str]:
     cuts = [_cut(state) for state in plan.states]
     return [
         *_where("guarded", selected),
-        *_where("cellgen_cuts(args->window, step)", cuts),
+        *_where("cellgen_cuts(args->options.window, step)", cuts),
     ]
 
 

@@ -174,10 +174,11 @@ def test_a_call_compiles_what_launches_its_own_element_type(
     anew = halved_anew(elman(), tmp_path / "anew")
     function, library = anew.sequence_forward.function, kernel.library()
     arrays = drawn(kernel, (*function.arguments, *function.results), "bfloat16")
-    words = {name: array.pointer for name, array in arrays.items()}
-    anew.launcher(function.name)(
-        "bfloat16", 0, DIMS, words, {}, Options(), 0, lambda size: library.allocate(0, size, 0)
-    )
+    launch = anew.launcher(function.name)
+    views = [(name, array.view) for name, array in arrays.items()]
+    call = launch.bind("bfloat16", views, Options(), ())
+    call.prepare((), {})
+    launch("bfloat16", 0, call.words, 0, lambda size: library.allocate(0, size, 0))
     assert named == ["bfloat16"] * 2
 
 
