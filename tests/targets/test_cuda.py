@@ -1654,7 +1654,7 @@ def several_devices(kernel: CudaKernel, device: int) -> dict[str, np.ndarray]:
         ]
     finally:
         kernel.sequence_forward.graphs.clear()
-        kernel.sequence_forward.graphs = Graphs()  # with a stream of its own to capture on
+        kernel.sequence_forward.launcher.graphs = Graphs()  # with a stream of its own to capture on
     return {f"{number}": array for number, array in enumerate(found)}
 
 

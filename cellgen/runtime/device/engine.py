@@ -226,7 +226,7 @@ def _rows(
     values: Mapping[str, _Value], arrays: Iterable[tuple[str, ArrayView]]
 ) -> list[tuple[Any, ...]]:
     """Arrays as the engine looks at them; of those without elements the address is no address."""
-    rows = []
+    rows = list[tuple[Any, ...]]()
     for name, view in arrays:
         place = values.get(name)
         if place is None:  # of no function of the cell

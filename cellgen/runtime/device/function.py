@@ -72,8 +72,12 @@ class CudaFunction:
         self.result = result_class(function.name, (*self._fields, *extra))
         self._outputs = Outputs(self.__qualname__, function)
         self._runs = DeviceRuns(kernel, function, self._outputs)
-        self.graphs = Graphs()
-        self.launcher = Launcher(kernel, function, self.graphs)
+        self.launcher = Launcher(kernel, function)
+
+    @property
+    def graphs(self) -> Graphs:
+        """The graphs that calls replay."""
+        return self.launcher.graphs
 
     def __repr__(self) -> str:
         return f"<CUDA kernel function {self.__qualname__}>"
@@ -208,8 +212,9 @@ class CudaFunction:
         save: bool,
     ) -> dict[str, object]:
         """Make the results that a call forms, and launch its kernels; return these results."""
-        kernel, library, chosen = self._kernel, self._kernel.library(), options.chosen
+        kernel, chosen = self._kernel, options.chosen
         element, device, sizes = call.element, call.device, call.sizes
+        library = kernel.library(element)
         if chosen.every != 1:
             sizes = {**sizes, **lengths_of(chosen, sizes["T"])}
         kernel.require_device(device)

@@ -50,8 +50,8 @@ class DeviceOwner(Protocol):
     def digest(self) -> str:
         """Identify what the kernel computes."""
 
-    def library(self) -> DeviceLibrary:
-        """The loaded library."""
+    def library(self, element: str = "") -> DeviceLibrary:
+        """The loaded library, with functions of an element type."""
 
     def blas(self, device: int, path: str = "") -> object:
         """An open cuBLAS, or NULL."""
@@ -77,8 +77,8 @@ class _Entry:
 class Launcher:
     """Launches one function of a kernel; nothing is checked."""
 
-    def __init__(self, kernel: DeviceOwner, function: Function, graphs: Graphs) -> None:
-        self._kernel, self._function, self.graphs = kernel, function, graphs
+    def __init__(self, kernel: DeviceOwner, function: Function) -> None:
+        self._kernel, self._function, self.graphs = kernel, function, Graphs()
         self._label = f"{kernel.name}.{function.name}"
         self.engine = DeviceEngine(kernel.interface, function)
         self._entries: dict[str, _Entry] = {}
@@ -126,8 +126,8 @@ class Launcher:
         named = dict(zip(self._function.dims, words.dims, strict=True))
         if 0 in words.dims and not has_elements(self._function.results, named):
             return
+        library = self._kernel.library(element)
         self._kernel.require_device(device)
-        library = self._kernel.library()
         with library.on(device):
             ready = self.ready(element, device, words, stream, tier_of_run(tier))
             if not self.graphs.launch(library, ready, None):
@@ -167,7 +167,8 @@ class Launcher:
 
         Kernels that the call may take are loaded. Raises BuildError, DeviceError.
         """
-        library, entry = self._kernel.library(), self._entries.get(element) or self._look(element)
+        library = self._kernel.library()
+        entry = self._entries.get(element) or self._look(element)
         ffi, blas, dims = library.ffi, self._kernel.blas(device), self._counted(words.dims)
         args, null = ffi.new(entry.struct), ffi.NULL
         ffi.memmove(args, ffi.cast("char *", words.members), self._bytes)
