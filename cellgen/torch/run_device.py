@@ -7,6 +7,8 @@ current stream, results and workspace come from torch's allocator, so that a cal
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,7 @@ from cellgen.runtime.backend import DeviceKernel, Launcher
 from cellgen.runtime.call.stored import element_name
 from cellgen.runtime.call.views import BYTES, ArrayView
 from cellgen.runtime.directions import AUTO
-from cellgen.runtime.options import TABLES, Options
+from cellgen.runtime.options import TABLES, Options, skips
 from cellgen.torch.errors import DeviceRunError, TensorError
 from cellgen.torch.layout import Layout
 from cellgen.torch.run import CallArguments, Runner
@@ -53,16 +55,24 @@ class DeviceRunner(Runner):
         said = stated(name, options)
         launch = self.launcher(name)
         element, device = element_name(like.dtype), like.device
-        named = zip((item.name for item in self.layout.scalars), of_call.scalars, strict=True)
-        numbers = {n: x for n, x in arrays.items() if not isinstance(x, Tensor)} | dict(named)
-        views = [(n, _view(t, element)) for n, t in arrays.items() if isinstance(t, Tensor)]
+        numbers, tensors = dict[str, float](), dict[str, Tensor]()
+        for item, number in zip(self.layout.scalars, of_call.scalars, strict=True):
+            numbers[item.name] = number
+        for key, value in arrays.items():
+            if isinstance(value, Tensor):
+                tensors[key] = value
+            else:
+                numbers[key] = value
+        views = _views(tensors, element)
         call = launch.bind(element, views, said, numbers.items())
         if not call.is_run:
             return
-        tables = {n: t for n in TABLES if isinstance(t := getattr(options, n), Tensor)}
+        tables = {}
+        if skips(options):
+            tables = {n: t for n in TABLES if isinstance(t := getattr(options, n), Tensor)}
         if "lengths" in tables:
             tables["lengths"] = tables["lengths"].contiguous()
-        call.prepare((), {n: _view(t, "uint8") for n, t in tables.items()})
+        call.prepare((), dict(_views(tables, "uint8")) if tables else {})
         kept: list[Tensor] = []  # until the kernels are launched
 
         def workspace(size: int) -> int:
@@ -87,9 +97,11 @@ class DeviceRunner(Runner):
             )
 
 
-def _view(tensor: Tensor, element: str) -> ArrayView:
-    """A tensor as the engine looks at it."""
-    shape, size, strides = tuple(tensor.shape), BYTES[element], None
-    if not tensor.is_contiguous():
-        strides = tuple([size * n for n in tensor.stride()])
-    return ArrayView(tensor.data_ptr(), shape, element, size, 0, strides)
+def _views(tensors: Mapping[str, Tensor], element: str) -> list[tuple[str, ArrayView]]:
+    """The tensors of a call as the engine looks at them."""
+    size, views = BYTES[element], []
+    for name, tensor in tensors.items():
+        strides = None if tensor.is_contiguous() else tuple([size * n for n in tensor.stride()])
+        view = ArrayView(tensor.data_ptr(), tuple(tensor.shape), element, size, 0, strides)
+        views.append((name, view))
+    return views

@@ -29,13 +29,18 @@ from cellgen.runtime.call.engine import NOTHING, NOWHERE, RUNS, call_memory, giv
 from cellgen.runtime.call.views import BYTES, ArrayView
 from cellgen.runtime.device import nvcc, remembered
 from cellgen.runtime.numbers import ALL, as_numbers
-from cellgen.runtime.options import NONE, Options
+from cellgen.runtime.options import Options
 from cellgen.runtime.paths import include_folder
 from cellgen.runtime.system import shared_suffix
 
 FLAGS = ("-x", "c++", "-std=c++17", "-O1", "-fPIC", "-shared")
 TABLES = ("lengths", "mask", "reset")
-_USUAL = as_numbers(NONE)
+
+
+@functools.lru_cache(maxsize=64)
+def _numbers(options: Options) -> tuple[int, ...]:
+    """The numbers of options that have no tables."""
+    return as_numbers(options, ALL)
 
 
 def build() -> Path:
@@ -122,13 +127,15 @@ class DeviceEngine:
 
         Raises BuildError.
         """
-        own, (engine, _) = self._of(BYTES[element]), _library()
+        own, (engine, _) = self._members.get(BYTES[element]) or self._of(BYTES[element]), _library()
         places = self._places
-        numbers = [(places[name], NOWHERE, number) for name, number in scalars if name in places]
+        numbers = []
+        for name, number in scalars:
+            if name in places:
+                numbers.append((places[name], NOWHERE, number))
         rows = _rows(own.values, arrays)
         in_c = _make(FAR_ARRAYS, rows), _make(SCALARS, numbers)
-        say = _USUAL if options is NONE else as_numbers(options, ALL)
-        how = self._number, 0, 0, saves, say, len(numbers), in_c[1], NOWHERE, 0, 0
+        how = self._number, 0, 0, saves, _numbers(options), len(numbers), in_c[1], NOWHERE, 0, 0
         request, sizes = _make(REQUEST, how), _make(DIMS, len(self.function.dims))
         memory = call_memory(engine.bytes)
         code = engine.bind(memory, own.descriptor.cell, request, in_c[0], len(rows), sizes)
@@ -141,10 +148,7 @@ class DeviceEngine:
         return FarCall(self, engine, own, memory, request, words, named, is_run, [*in_c])
 
     def _of(self, item_bytes: int) -> _Members:
-        """The descriptor for elements of some bytes."""
-        known = self._members.get(item_bytes)
-        if known is not None:
-            return known
+        """Make the descriptor for elements of some bytes."""
         descriptor = described(self._interface, item_bytes)
         signatures = descriptor.cell.function
         functions = [*enumerate(self._interface.functions), (self._number, self.function)]

@@ -233,9 +233,10 @@ class CudaFunction:
                     view = view_of_result(array, shape, element, device)
                     fresh.append((item.name, view.swapped() if turn else view))
                 call.prepare(fresh, tables)
-                ready = self.launcher.ready(element, device, call.words, look.stream, tier)
                 replays = None if graph is None and self.function.team else bool(graph)
-                self.launcher.launch(ready, replays)
+                launcher = self.launcher
+                ready = launcher.ready(library, element, device, call.words, look.stream, tier)
+                launcher.launch(library, ready, replays)
         return {item.name: array for item, array in zip(formed, arrays, strict=True)}
 
     def _named(

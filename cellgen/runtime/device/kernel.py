@@ -179,9 +179,9 @@ class CudaKernel(ShownInNotebooks):
 
     def blas(self, device: int, path: str = "") -> object:
         """Open cuBLAS for this thread and device; NULL and a warning where it is not installed."""
-        library = self.library()
         key = (device, threading.get_ident())
         if key not in self._blas:
+            library = self.library()
             self._blas[key] = library.ffi.NULL if self.emulated else open_blas(library, path)
             if self._blas[key] == library.ffi.NULL and not self.emulated:
                 warn_of_slow_products(self.name)

@@ -82,6 +82,7 @@ class Launcher:
         self._label = f"{kernel.name}.{function.name}"
         self.engine = DeviceEngine(kernel.interface, function)
         self._entries: dict[str, _Entry] = {}
+        self._rows = function.dims.index("B") if function.team else None
         self._bytes = WORD * len((*function.struct_members, *function.results))
         flags = sum(len(option.axes) > 1 for option in TABLES.values())
         self._strides = 2 * (len(over_time(function)) + flags)
@@ -123,21 +124,22 @@ class Launcher:
         ``workspace`` gives the address of so many bytes of the device, which nothing else may write
         before the stream has passed. ``tier`` is ``"auto"`` or ``"half"``. Raises DeviceError.
         """
-        named = dict(zip(self._function.dims, words.dims, strict=True))
-        if 0 in words.dims and not has_elements(self._function.results, named):
-            return
+        if 0 in words.dims:
+            named = dict(zip(self._function.dims, words.dims, strict=True))
+            if not has_elements(self._function.results, named):
+                return
         library = self._kernel.library(element)
         self._kernel.require_device(device)
         with library.on(device):
-            ready = self.ready(element, device, words, stream, tier_of_run(tier))
+            ready = self.ready(library, element, device, words, stream, tier_of_run(tier))
             if not self.graphs.launch(library, ready, None):
                 self._launch_in(library, ready, workspace)
             if ready.may_be_refused:
                 library.warn_of_refusal(ready.device)
 
-    def launch(self, ready: Launch, graph: bool | None) -> None:
+    def launch(self, library: DeviceLibrary, ready: Launch, graph: bool | None) -> None:
         """Launch a call in memory of the library's own, or replay it."""
-        library, graphs = self._kernel.library(), self.graphs
+        graphs = self.graphs
         if graph is False or not graphs.launch(library, ready, graph):
             workspace = _workspace(library, graphs, ready)
             try:
@@ -161,15 +163,22 @@ class Launcher:
         _run(library, ready, address)
 
     def ready(
-        self, element: str, device: int, words: WordsOfCall, stream: int, tier: str
+        self,
+        library: DeviceLibrary,
+        element: str,
+        device: int,
+        words: WordsOfCall,
+        stream: int,
+        tier: str,
     ) -> Launch:
         """Fill the argument struct of a call; its device is current.
 
         Kernels that the call may take are loaded. Raises BuildError, DeviceError.
         """
-        library = self._kernel.library()
-        entry = self._entries.get(element) or self._look(element)
-        ffi, blas, dims = library.ffi, self._kernel.blas(device), self._counted(words.dims)
+        entry = self._entries.get(element) or self._look(library, element)
+        ffi, blas, dims = library.ffi, self._kernel.blas(device), words.dims
+        if self._rows is not None and not dims[self._rows]:
+            dims = self._without_steps(dims)
         args, null = ffi.new(entry.struct), ffi.NULL
         ffi.memmove(args, ffi.cast("char *", words.members), self._bytes)
         args.tier, args.blas = TIERS[tier], blas
@@ -200,16 +209,14 @@ class Launcher:
         waits = TIERS[tier] in WAITING and needed & STAYS != 0
         return Launch(self._label, key, device, stream, size, run, waits)
 
-    def _counted(self, dims: tuple[int, ...]) -> tuple[int, ...]:
-        """The dimensions that kernels count: without rows there are no steps either."""
-        named = dict(zip(self._function.dims, dims, strict=True))
-        if not self._function.team or named["B"]:
-            return dims
-        return tuple({**named, "T": 0}.values())
+    def _without_steps(self, dims: tuple[int, ...]) -> tuple[int, ...]:
+        """The dimensions that kernels count where there are no rows: then no steps either."""
+        named = zip(self._function.dims, dims, strict=True)
+        return tuple([0 if name == "T" else size for name, size in named])
 
-    def _look(self, element: str) -> _Entry:
+    def _look(self, library: DeviceLibrary, element: str) -> _Entry:
         """Find the struct of the function in an element type, and what takes it."""
-        library, function = self._kernel.library(), self._function
+        function = self._function
         names = cuda_symbols(self._kernel.interface, function, SUFFIXES[element])
         lib = library.of(element)
         entry = self._entries[element] = _Entry(

@@ -44,7 +44,7 @@ TABLES = {o.name: o for o in OF_OPTIONS if o.kind == BY_ROW and o.on_device}
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Options over time of one call, arrays among them by name.
+    """Options over time of one call; those that are arrays are ``tables``, by name.
 
     ``chosen`` is how its kernels run, ``stated`` what the call said.
     """
@@ -68,11 +68,11 @@ def take_options(
         return USUAL
     mine = [o for o in OF_OPTIONS if o.on_device and function.name in o.functions]
     chosen: dict[str, Any] = {o.name: arguments.pop(o.name, o.default) for o in mine}
+    tables = {n: table for n in TABLES if (table := chosen.pop(n, None)) is not None}
     options = stated = checked_options(label, chosen)
     outputs.refuse_both(stated)
     if save:
         options = outputs.when_saving(stated)
-    tables = {n: chosen[n] for n in TABLES if chosen[n] is not None}
     if tables and tier in ("whole", "fragments"):
         raise ArgumentError(
             f"{label}: tier is {tier!r}, and all steps run in one launch only where every step "
