@@ -63,7 +63,7 @@ def build() -> Path:
         steps.require_loadable(place / produced, STEM, step, STEM)
         return produced
 
-    path, cached = cache.made(entry, sources.files, make)
+    path, cached = cache.find_or_make(entry, sources.files, make)
     remembered.keep(remembered.CXX, compiler.facts, is_new=not cached)
     return path
 
