@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Callable
 
 from cellgen.jax.registry import find
-from cellgen.runtime.device.engine import WordsOfCall
+from cellgen.runtime.backend import WordsOfCall
 
 
 class XlaCall(ctypes.Structure):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from cellgen.errors import BuildError
 from cellgen.runtime.imports import whole_imports
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from cellgen.runtime.build.shared_object import Built
     from cellgen.runtime.build.sources import SourceFiles
     from cellgen.runtime.call.views import ArrayView
-    from cellgen.runtime.device.engine import FarCall, WordsOfCall
     from cellgen.runtime.options import Options
 
 BACKENDS: dict[str, str] = {
@@ -68,6 +67,34 @@ class AnyKernel(Protocol):
         """Compile it unless the cache has it, and load it. Raises BuildError."""
 
 
+class WordsOfCall(NamedTuple):
+    """A call as the engine has it: dimensions in order, addresses of its members and options.
+
+    Options at 0: it says nothing.
+    """
+
+    dims: tuple[int, ...]
+    members: int
+    options: int
+
+
+class CallOnDevice(Protocol):
+    """A call that the engine has bound, whose arrays lie on a device."""
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a result has an element."""
+
+    @property
+    def words(self) -> WordsOfCall:
+        """What launches it, once it is prepared; it leads somewhere as long as the call lives."""
+
+    def prepare(
+        self, results: Iterable[tuple[str, ArrayView]], tables: Mapping[str, ArrayView]
+    ) -> None:
+        """Add results that are new, and tables of steps."""
+
+
 class Launcher(Protocol):
     """What launches one function over time on a device, of arguments that are checked."""
 
@@ -77,7 +104,7 @@ class Launcher(Protocol):
         arrays: Iterable[tuple[str, ArrayView]],
         options: Options,
         scalars: Iterable[tuple[str, float]],
-    ) -> FarCall:
+    ) -> CallOnDevice:
         """Bind a call by the engine; its results are among the arrays. Raises BuildError."""
 
     def __call__(

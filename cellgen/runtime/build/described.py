@@ -84,9 +84,9 @@ class _Maker:
         self._texts: dict[str, CData] = {}
 
     def array(self, kind: Any, rows: Sequence[object]) -> CData:
-        made = Types.make(kind, rows)
-        self.keep.append(made)
-        return made
+        table = Types.make(kind, rows)
+        self.keep.append(table)
+        return table
 
     def text(self, text: str) -> CData:
         if text not in self._texts:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from cellgen.errors import CellgenError
 from cellgen.runtime.abi import ABI_VERSION, NO_GAPS, Function, Interface
+from cellgen.runtime.backend import WordsOfCall
 from cellgen.runtime.build import cache, steps
 from cellgen.runtime.build.described import Described, described
 from cellgen.runtime.build.library import DIMS, ENGINE, FAR_ARRAYS, REQUEST, SCALARS, CData, Types
@@ -74,17 +75,6 @@ def _library() -> tuple[CData, ctypes.CDLL]:
     shared = ctypes.CDLL(str(build()))
     address = ctypes.addressof(ctypes.c_char.in_dll(shared, STEM))
     return Types.cast(ENGINE, address), shared
-
-
-class WordsOfCall(NamedTuple):
-    """A call as the engine has it: dimensions in order, addresses of its members and options.
-
-    Options at 0: it says nothing.
-    """
-
-    dims: tuple[int, ...]
-    members: int
-    options: int
 
 
 class _Value(NamedTuple):

@@ -37,7 +37,7 @@ from cellgen.runtime.device.arrays import (
 from cellgen.runtime.device.cuda_abi import ON_UNITS
 from cellgen.runtime.device.engine import FarCall
 from cellgen.runtime.device.graphs import Graphs
-from cellgen.runtime.device.launching import DeviceOwner, Launcher
+from cellgen.runtime.device.launching import DeviceOwner, FunctionLauncher
 from cellgen.runtime.device.runs import DeviceRuns
 from cellgen.runtime.device.settings import (
     TIERS,
@@ -72,7 +72,7 @@ class CudaFunction:
         self.result = result_class(function.name, (*self._fields, *extra))
         self._outputs = Outputs(self.__qualname__, function)
         self._runs = DeviceRuns(kernel, function, self._outputs)
-        self.launcher = Launcher(kernel, function)
+        self.launcher = FunctionLauncher(kernel, function)
 
     @property
     def graphs(self) -> Graphs:
@@ -125,9 +125,8 @@ class CudaFunction:
             raise ArgumentError(f"{label}: graph is an option of functions over time; leave it out")
         kept, run = self._runs.take(arguments, saved)
         options = take_options(label, function, self._outputs, arguments, tier, save=save)
-        results: dict[str, object] = {}
-        if out is not None:
-            results.update(take_out(label, self._results, out))
+        named = {} if out is None else take_out(label, self._results, out)
+        results: dict[str, object] = {**named}
         if save and options.stated.every != 1:
             self._outputs.refuse_copies(results, options.stated)
         arguments |= kept  # after the options, whose names a value may have

@@ -26,7 +26,7 @@ from cellgen.runtime.device import cublas, halves, nvcc
 from cellgen.runtime.device.arrays import SUFFIXES, DeviceArray, to_bfloat16
 from cellgen.runtime.device.function import CudaFunction
 from cellgen.runtime.device.halves import Halves
-from cellgen.runtime.device.launching import Launcher
+from cellgen.runtime.device.launching import FunctionLauncher
 from cellgen.runtime.device.library import HINTS, NO_CUBLAS, DeviceLibrary
 from cellgen.runtime.kernel import ARRIVALS, require_abi
 from cellgen.runtime.notebook import ShownInNotebooks
@@ -82,7 +82,7 @@ class CudaKernel(ShownInNotebooks):
     def __repr__(self) -> str:
         return f"<CUDA kernel {self.name}: {', '.join(self.functions)}>"
 
-    def launcher(self, name: str) -> Launcher:
+    def launcher(self, name: str) -> FunctionLauncher:
         """What launches a function over time on words; nothing is checked."""
         return self.functions[name].launcher
 

@@ -14,11 +14,12 @@ from typing import Protocol
 
 from cellgen.errors import CellgenError
 from cellgen.runtime.abi import Function, Interface
+from cellgen.runtime.backend import WordsOfCall
 from cellgen.runtime.call.arguments import has_elements
 from cellgen.runtime.call.views import ArrayView
 from cellgen.runtime.device.arrays import SUFFIXES
 from cellgen.runtime.device.cuda_abi import cuda_symbols, over_time
-from cellgen.runtime.device.engine import DeviceEngine, FarCall, WordsOfCall
+from cellgen.runtime.device.engine import DeviceEngine, FarCall
 from cellgen.runtime.device.graphs import Graphs, Launch
 from cellgen.runtime.device.halves import CLUSTER, DEVICE, OWN, SHARED
 from cellgen.runtime.device.library import DeviceLibrary
@@ -74,7 +75,7 @@ class _Entry:
     how: Callable[..., int] | None
 
 
-class Launcher:
+class FunctionLauncher:
     """Launches one function of a kernel; nothing is checked."""
 
     def __init__(self, kernel: DeviceOwner, function: Function) -> None:
