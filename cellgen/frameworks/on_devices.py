@@ -1,4 +1,4 @@
-"""What calls of frameworks can ask of kernels of CUDA, and what such a kernel is told of a call.
+"""What calls of frameworks cannot ask of kernels of CUDA.
 
 Shared by the bridges that launch kernels on a framework's own memory and stream.
 """
@@ -6,10 +6,9 @@ Shared by the bridges that launch kernels on a framework's own memory and stream
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 
 from cellgen.frameworks.selection import LAST, ON_TENSORS, is_last
-from cellgen.runtime.options import BACKWARD, BF16, Options
+from cellgen.runtime.options import BF16, Options
 
 LACKING = {
     "every": "whose kernels form the outputs of all steps",
@@ -30,13 +29,3 @@ def lacking(options: Options) -> str:
     name = LAST if is_last(options) else name
     return "products" if options.products == BF16 and name != "every" else name
 
-
-def stated(function: str, options: Options) -> Options:
-    """What a kernel of a function is told of a call's options, beside its tables."""
-    window = options.window if function == BACKWARD else 0
-    return _stated(options.reverse, options.zero_output_for_mask, window)
-
-
-@lru_cache(maxsize=64)
-def _stated(reverse: bool, zero_output_for_mask: bool, window: int) -> Options:
-    return Options(reverse=reverse, zero_output_for_mask=zero_output_for_mask, window=window)

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from cellgen.errors import DeviceError
-from cellgen.frameworks.on_devices import LACKING, lacking, stated
+from cellgen.frameworks.on_devices import LACKING, lacking
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.backend import DeviceKernel, Launcher
 from cellgen.runtime.call.stored import element_name
 from cellgen.runtime.call.views import BYTES, ArrayView
 from cellgen.runtime.directions import AUTO
-from cellgen.runtime.options import TABLES, Options, skips
+from cellgen.runtime.options import TABLES, Options, skips, with_tables
 from cellgen.torch.errors import DeviceRunError, TensorError
 from cellgen.torch.layout import Layout
 from cellgen.torch.run import CallArguments, Runner
@@ -52,7 +52,6 @@ class DeviceRunner(Runner):
         """
         like, arrays = of_call.like, of_call.arrays
         self._refuse(like, options)
-        said = stated(name, options)
         launch = self.launcher(name)
         element, device = element_name(like.dtype), like.device
         numbers, tensors = dict[str, float](), dict[str, Tensor]()
@@ -64,11 +63,13 @@ class DeviceRunner(Runner):
             else:
                 numbers[key] = value
         views = _views(tensors, element)
-        call = launch.bind(element, views, said, numbers.items())
+        has_tables = skips(options)
+        plain = with_tables(options) if has_tables else options
+        call = launch.bind(element, views, plain, numbers.items())
         if not call.is_run:
             return
         tables = {}
-        if skips(options):
+        if has_tables:
             tables = {n: t for n in TABLES if isinstance(t := getattr(options, n), Tensor)}
         if "lengths" in tables:
             tables["lengths"] = tables["lengths"].contiguous()
