@@ -28,4 +28,3 @@ def lacking(options: Options) -> str:
     name = next((n for n in LACKING if getattr(options, n) != getattr(usual, n)), "")
     name = LAST if is_last(options) else name
     return "products" if options.products == BF16 and name != "every" else name
-
