@@ -39,8 +39,9 @@ INIT = '''"""Prebuilt kernels of {cells}, by cellgen {version}.
 
 from pathlib import Path
 
-from {name}.kernels import KernelError, PrebuiltKernel
+from {name}.kernels import PrebuiltKernel
 from {name}.loader import Objects
+from {name}.options import KernelError
 
 _objects = Objects(Path(__file__).parent)
 level = _objects.level

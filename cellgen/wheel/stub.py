@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from {name}.kernels import KernelError as KernelError
 from {name}.kernels import PrebuiltFunction
 from {name}.kernels import PrebuiltKernel as PrebuiltKernel
 from {name}.kernels import SavedArrays
+from {name}.options import KernelError as KernelError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 level: str
@@ -33,7 +33,7 @@ OPTIONS = (
     "reset: npt.ArrayLike | None = ...",
     "reverse: bool | Array = ...",
     "zero_output_for_mask: bool | Array = ...",
-    "products: str | Array = ...",
+    "products: str | Array | None = ...",
     "threads: int | Array | None = ...",
 )
 """The fields of ``CallOptions``; an array may stand for each, so that ``f(**arrays)`` passes."""

@@ -273,6 +273,13 @@ def test_steps_of_no_rows_and_no_steps_are_computed(package: ModuleType) -> None
         assert package.elman.sequence_forward(**given).h.shape == (*shapes["x"][:2], 5)
 
 
+def test_a_call_without_results_runs_nothing(package: ModuleType) -> None:
+    """NumPy has arrays of no bytes and any length, whose rows a kernel would count."""
+    shapes = {"x": (0, 0, 2**60), "h_prev": (0, 0), "w": (2**60, 0), "u": (0, 0), "b": (0,)}
+    given = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    assert package.elman.sequence_forward(**given).h.shape == (0, 0, 0)
+
+
 READ = ("abi", "cells", "machines", "probes", "sha256")
 
 

@@ -294,6 +294,8 @@ class _Call:
             steps, rows = (sizes.get(name, 1) for name in "TB")
             keep = self._options.put(function.label, self._request, steps, rows)
             team = function.kernel.team(thread_count(function.label, self._options.threads))
+        if not any(array.size for array in results.values()):
+            return results  # a dimension beside one of 0 may be any
         request = ctypes.byref(self._request)
         code = engine.prepare(call, request, self._formed, self._count)
         size = engine.size(call)
