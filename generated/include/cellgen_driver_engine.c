@@ -109,8 +109,9 @@ static int prepare(void *memory, const cellgen_request *request, const cellgen_a
     if (!add_all(call, result, count))
         return CELLGEN_GAPS;
     call->lengths = request->lengths;
-    memcpy(call->flags, request->flags, sizeof call->flags);
-    memcpy(call->flag_stride, request->flag_stride, sizeof call->flag_stride);
+    for (int k = 0; k < 2; ++k)
+        if ((call->flags[k] = request->flags[k]) != NULL)
+            memcpy(call->flag_stride[k], request->flag_stride[k], sizeof call->flag_stride[k]);
     call->packed = request->packed, call->packed_bytes = request->packed_bytes;
     call->again.packed = request->packed_again, call->again.packed_bytes = request->packed_again_bytes;
     call->plan = request->plan, call->stop = request->stop;

@@ -52,7 +52,7 @@ typedef struct {
     /* second part */
     const int64_t *lengths;        /* (B), NULL: none, as the next ones */
     const unsigned char *flags[2]; /* mask and reset, (T, B) */
-    int64_t flag_stride[2][2];     /* of steps and of rows; the first CELLGEN_NO_GAPS: they have none */
+    int64_t flag_stride[2][2];     /* of steps and of rows, read of flags that are there; the first CELLGEN_NO_GAPS: none */
     const void *packed;            /* weights laid out for this function, and for the one that is run once more */
     int64_t packed_bytes;
     const void *packed_again;

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
+from itertools import repeat
+from operator import and_, attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,7 +22,6 @@ from cellgen.errors import CellgenError
 from cellgen.runtime.abi import NO_GAPS, Argument, Function
 from cellgen.runtime.build.library import ARRAYS, DIMS, REQUEST, SCALARS, Library, Types
 from cellgen.runtime.call.arguments import (
-    DTYPES,
     as_base,
     check_call,
     has_elements,
@@ -48,10 +49,14 @@ NO_LAYOUTS: Layouts = (None, None)
 """No packed weights, neither of a call nor of the forward pass that it runs once more."""
 SURELY_COUNTED = 1 << 40
 """A product of all dimensions below which no array of a call has more bytes than can be counted."""
-_F32, _F64 = DTYPES
-_FLOATS: np.dtype[Any] = np.dtype(np.float32)
+_F32: np.dtype[Any] = np.dtype(np.float32)
+_F64: np.dtype[Any] = np.dtype(np.float64)
 _USUAL = as_numbers(NONE)
 _from_buffer, _cast, NULL = Types.from_buffer, Types.cast, Types.NULL
+_NUMPYS, _FLOAT_KINDS = {np.ndarray}, ({_F32}, {_F64})
+_LENT = ALIGNED | WRITABLE | GAPLESS
+_flags, _kind = attrgetter("flags.num"), attrgetter("dtype")
+_rank, _shape, _ZEROS = attrgetter("ndim"), attrgetter("shape"), repeat(0)
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,8 @@ class Engine:
             a.name for a in function.arguments if a.used and not (a.optional or a.is_scalar)
         }
         self._places: dict[str, _Place] = {}
+        self._columns: tuple[dict[str, Any], ...] = ()
+        """Of ``_places`` what C is told of each array first: its value and its members."""
         self._scalars: dict[str, tuple[int, int]] = {}
         self._number = self._forward = NOWHERE
 
@@ -132,6 +139,9 @@ class Engine:
             for item in items
             if (item.name, item.shape) in values and not item.is_scalar
         }
+        self._columns = tuple(
+            {name: place[column] for name, place in self._places.items()} for column in (1, 2, 3)
+        )
         return library
 
     def bind(
@@ -173,7 +183,7 @@ class Engine:
         dims = tuple(sizes)
         named = dict(zip(function.dims, dims, strict=True))
         is_run = code == RUNS or has_elements(self.function.results, named)
-        if math.prod([size or 1 for size in dims]) >= SURELY_COUNTED:
+        if code != RUNS or math.prod(dims) >= SURELY_COUNTED:
             refuse_overflow(self.label, self.function, named, views.dtype.itemsize)
         keep += (views, in_c, *arguments.values(), *results.values())
         return EngineCall(
@@ -215,31 +225,39 @@ class Engine:
         self, arguments: Mapping[str, object], results: Mapping[str, Array]
     ) -> _Views | None:
         """The arrays of a call, of NumPy's own type and nothing unusual; None: words look first."""
-        places, pairs = self._places, []
-        wide: Any = None
-        needed, is_narrow = ALIGNED, False
-        for arrays in (arguments, results):
-            for name, array in arrays.items():
-                place = places.get(name)
-                if place is None or type(array) is not np.ndarray:
-                    return None
-                if array.flags.num & needed != needed:
-                    return None
-                dtype = array.dtype
-                if dtype is not wide:
-                    if dtype in NUMBERS:
-                        is_narrow = True
-                    elif wide is None and (dtype is _F32 or dtype is _F64):
-                        wide = dtype
-                    else:
-                        return None
-                pairs.append((place, array))
-            needed = ALIGNED | WRITABLE | GAPLESS
-        if not pairs or not self._required <= arguments.keys():
+        if not arguments or not self._required <= arguments.keys():
             return None
-        if is_narrow:
-            return _views(pairs)
-        return _Views([_row(place, array, 0) for place, array in pairs], wide, None, 0, wide)
+        arrays: list[Any] = [*arguments.values(), *results.values()]
+        if {*map(type, arrays)} != _NUMPYS or not self._places.keys() >= {*arguments, *results}:
+            return None
+        flags = reduce(and_, map(_flags, arrays), ALIGNED | GAPLESS)
+        written = reduce(and_, map(_flags, results.values()), _LENT) if results else _LENT
+        if not flags & ALIGNED or written != _LENT:
+            return None
+        kinds = {*map(_kind, arrays)}
+        if not flags & GAPLESS or kinds not in _FLOAT_KINDS:
+            return self._mixed(kinds, arguments, results)
+        kind = _F64 if arrays[0].dtype == _F64 else _F32
+        return _Views(self._dense([*arguments, *results], arrays), kind, None, 0, kind)
+
+    def _dense(self, names: Iterable[str], arrays: Iterable[Array]) -> list[tuple[Any, ...]]:
+        """Arrays without gaps as C looks at them, as ``_row`` does one."""
+        columns = [map(column.__getitem__, names) for column in self._columns]
+        data, ranks, shapes = map(_from_buffer, arrays), map(_rank, arrays), map(_shape, arrays)
+        return [*zip(*columns, data, _ZEROS, ranks, _ZEROS, shapes)]  # noqa: B905 - two are endless
+
+    def _mixed(
+        self,
+        kinds: Iterable[np.dtype[Any]],
+        arguments: Mapping[str, Any],
+        results: Mapping[str, Array],
+    ) -> _Views | None:
+        """The arrays of a call with gaps, or some of 16 bits; None: of other types than these."""
+        wide = {kind for kind in kinds if kind not in NUMBERS}
+        if len(wide) > 1 or not wide <= {_F32, _F64}:
+            return None
+        pairs = (*arguments.items(), *results.items())
+        return _views([(self._places[name], array) for name, array in pairs])
 
     def _checked(self, arrays: Mapping[str, Array]) -> _Views:
         """Arrays that passed the check by words, as C looks at them."""
@@ -317,14 +335,15 @@ class EngineCall:
         if not self.is_run:
             return
         engine, ffi = self.engine, self.library.ffi
-        rows = [
-            _row(engine._places[name], array, NUMBERS.get(array.dtype, 0))
-            for name, array in results.items()
-            if array is not None
-        ]
+        arrays: list[Any] = [*results.values()]
+        if self.stored is None and reduce(and_, map(_flags, arrays), GAPLESS):
+            rows = engine._dense(results, arrays)
+        else:
+            places, kinds = engine._places, map(NUMBERS.get, map(_kind, arrays))
+            pairs = zip(results, arrays, kinds, strict=True)
+            rows = [_row(places[name], array, kind or 0) for name, array, kind in pairs]
         request, in_c = self.request, ffi.make(ARRAYS, rows)
-        request.flag_stride = (NO_GAPS, NO_GAPS)
-        self.keep += (rows, in_c, *results.values(), tables, layouts, states, stop)
+        self.keep += (rows, in_c, *arrays, tables, layouts, states, stop)
         if tables is not None:
             self._put(tables)
         layout, again = layouts
@@ -354,8 +373,8 @@ class EngineCall:
         for place, flags in enumerate((tables.mask, tables.reset)):
             if flags is not None:
                 request.flags[place] = address_of(flags)
-                if not flags.flags.c_contiguous:
-                    request.flag_stride[place] = flags.strides
+                is_dense = flags.flags.c_contiguous
+                request.flag_stride[place] = NO_GAPS if is_dense else flags.strides
         if tables.plan is not None:
             request.plan = tables.plan
 
@@ -385,11 +404,11 @@ def give_back(size: int, memory: Pointer) -> None:
 
 def call_memory(size: int) -> Pointer:
     """Memory of a call in C, as it was left by an earlier one or by anybody."""
-    with suppress(IndexError):  # of a list that is empty
+    try:
         known, memory = EngineCall.spare.pop()
-        if known == size:
-            return memory
-    return _from_buffer(np.empty(size, np.uint8))
+    except IndexError:  # of a list that is empty
+        known = -1
+    return memory if known == size else _from_buffer(np.empty(size, np.uint8))
 
 
 def _index(names: Sequence[str], name: str) -> int:
@@ -398,7 +417,7 @@ def _index(names: Sequence[str], name: str) -> int:
 
 def _views(pairs: Sequence[tuple[_Place, Array]]) -> _Views:
     """Arrays of a call as C looks at them."""
-    dtype, stored, rest, narrow = _FLOATS, None, None, 0
+    dtype, stored, rest, narrow = _F32, None, None, 0
     for (item, *_), array in pairs:
         kind = array.dtype
         if kind not in NUMBERS:
@@ -418,7 +437,7 @@ def _row(place: _Place, array: Array, kind: int) -> tuple[Any, ...]:
     _, value, member, again = place
     shape = array.shape
     if array.flags.c_contiguous:
-        return value, member, again, _from_buffer(array), kind, len(shape), 0, shape, ()
+        return value, member, again, _from_buffer(array), kind, len(shape), 0, shape
     strides = array.strides
     return value, member, again, address_of(array), kind, len(shape), 1, shape, strides
 

@@ -26,7 +26,7 @@ from cellgen.runtime.call.signature import kept_element, lengths_of, shown_steps
 from cellgen.runtime.call.stored import STORED, element_of_type
 from cellgen.runtime.call.wanted import Wanted
 from cellgen.runtime.host.memory import empty
-from cellgen.runtime.options import FORWARD, Options
+from cellgen.runtime.options import FORWARD, NONE, Options
 from cellgen.runtime.results import Array
 
 
@@ -45,6 +45,8 @@ class Outputs:
         self._saved = frozenset(item.name for item in function.results if item.saved)
         self._wanted = Wanted(label, function)
         self._function = function
+        self._plain: dict[bool, tuple[Argument, ...]] = {}
+        """Results of calls without options, by whether they save."""
         self._shown: dict[tuple[int, bool], tuple[Argument, ...]] = {}
         """Results by ``every`` and ``last_only``: to hash a function takes longer than a call."""
 
@@ -130,6 +132,9 @@ class Outputs:
 
     def formed(self, options: Options, *, saves: bool) -> tuple[Argument, ...]:
         """The results that a call forms, with the axes that they have in it."""
+        plain = self._plain.get(saves) if options is NONE else None
+        if plain is not None:
+            return plain
         left = self._wanted.unformed(options.gradients)
         if not saves or options.checkpoint:
             left |= self._saved
@@ -141,12 +146,17 @@ class Outputs:
         if results is None:
             every, last = steps
             results = self._shown[steps] = signature(self._function, every, last=last).results
-        return tuple([item for item in results if item.name not in left])
+        formed = tuple([item for item in results if item.name not in left])
+        if options is NONE:
+            self._plain[saves] = formed
+        return formed
 
     def selected(
         self, results: Mapping[str, Array | None], options: Options
     ) -> dict[str, Array | None]:
         """The results without those that the caller does not want."""
+        if options.gradients is None:
+            return {**results}
         left = self._wanted.left_out(options.gradients)
         return {name: array for name, array in results.items() if name not in left}
 

@@ -132,8 +132,10 @@ class TimeFunction(KernelFunction):
             options = Options(packed=packed)
         ready = self._prepare(checked, options, save=save, kept=kept)
         memory, stop = ready.memory, ready.stop
-        library, interface = self._kernel.library(), self._kernel.interface
-        team = threads_team(library, interface, team_size(threads, self.__qualname__))
+        team: object = engine.NULL
+        if type(threads) is not int or threads != 1:
+            count = team_size(threads, self.__qualname__)
+            team = threads_team(call.library, self._kernel.interface, count)
         if stop is not None:
             with lending(memory):
                 code = heeding_signals(
@@ -222,7 +224,7 @@ class TimeFunction(KernelFunction):
         kept: Again | None = None,
     ) -> CheckedCall:
         """Look at everything a call was given, and let C bind it. Raises ArgumentError."""
-        scalars = self._take_scalars(arguments)
+        scalars = self._take_scalars(arguments) if self._scalars else ()
         for name in self._nullable:
             if name in arguments and arguments[name] is None:
                 del arguments[name]
@@ -247,7 +249,7 @@ class TimeFunction(KernelFunction):
         keeps checkpoints makes them. Raises ArgumentError, MemoryError.
         """
         call, arguments, results = checked
-        label, library = self.__qualname__, self._kernel.library()
+        label, library = self.__qualname__, call.library
         fresh = self._outputs.make(call, options, results, save=save)
         states: dict[str, Array] = {}
         if save and options.checkpoint:

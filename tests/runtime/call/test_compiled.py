@@ -225,6 +225,7 @@ def test_a_process_that_ends_stops_what_it_compiles(tmp_path: Path) -> None:
 def test_without_headers_python_makes_all_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    kernel = cellgen.load("gru")
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
     monkeypatch.setattr(cache, "find", lambda _: None)
     with pytest.raises(BuildError, match=r"no Python.h in .*; install Python's headers"):
@@ -237,7 +238,6 @@ def test_without_headers_python_makes_all_calls(
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
     monkeypatch.setenv(VARIABLE, "")
     monkeypatch.setattr(compiled, "EXTENSION", found := Extension())
-    kernel = cellgen.load("gru")
     call = forward_call(kernel)
     with caplog.at_level(logging.INFO, "cellgen"):
         results = [kernel.forward(**call) for _ in range(3)]
