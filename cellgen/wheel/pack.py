@@ -22,11 +22,14 @@ from cellgen import accept
 from cellgen.errors import UsageError
 from cellgen.runtime.abi import ABI_VERSION, Interface
 from cellgen.wheel.objects import Compiled
+from cellgen.wheel.packed import numbers
 from cellgen.wheel.stub import wheel_stub
 
 PACKED = Path(__file__).parent / "packed"
 MODULES = ("structs", "options", "loader", "kernels", "torch", "jax")
-RESERVED = ("level", "levels", *MODULES)
+NUMBERS = "numbers"
+"""The module whose names are written into a wheel."""
+RESERVED = ("level", "levels", NUMBERS, *MODULES)
 TAKEN = ("cellgen", "numpy", "torch", "jax")
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The date of every file: the earliest of the format."""
@@ -122,6 +125,7 @@ def wheel(
         "manifest.json": json.dumps(manifest, indent=1, sort_keys=True),
         "__init__.pyi": wheel_stub(root, interfaces),
         "py.typed": "",
+        f"{NUMBERS}.py": f'"""{numbers.__doc__}"""\n\nNAMES = {numbers.NAMES!r}\n',
         **{f"{module}.py": _copied(module, root) for module in MODULES},
     }
     files = {f"{root}/{path}": text.encode() for path, text in own.items()}

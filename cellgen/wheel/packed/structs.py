@@ -17,6 +17,8 @@ from ctypes import (
     c_void_p,
 )
 
+from cellgen.wheel.packed.numbers import NAMES
+
 AXES = 9
 """The most axes of an array: those of a value, and rows before them."""
 NOWHERE = -1
@@ -71,11 +73,7 @@ class ScalarRecord(Structure):
 class NumbersRecord(Structure):
     """Options of a call that are numbers."""
 
-    _fields_ = (
-        *(("reverse", c_int64), ("zero_output_for_mask", c_int64), ("last_only", c_int64)),
-        *(("outputs", c_int64), ("every", c_int64), ("window", c_int64), ("per_row", c_int64)),
-        *(("products", c_int64), ("checkpoint", c_int64), ("flush_denormals", c_int64)),
-    )
+    _fields_ = tuple((name, c_int64) for name in NAMES)
 
 
 class RequestRecord(Structure):
