@@ -247,6 +247,28 @@ void cg_scatter_shown(cellgen_run *run, int64_t steps, int64_t batch, int64_t un
                      cg_in(from, units), reverse, validity, before);
 }
 
+/* What the last valid step of each row shows, zeros where none is. */
+template <typename E>
+__global__ void cellgen_show_last_rows(
+    int64_t batch, int64_t units, int64_t steps, cellgen_rows<E> to, cellgen_rows<const E> from,
+    const unsigned char *validity)
+{
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= batch || unit >= units) return;
+    typedef decltype(cellgen_widen(E())) R;
+    int64_t step = steps - 1;
+    while (step >= 0 && validity && validity[step * batch + row] != CELLGEN_VALID) --step;
+    cg_store(to, row, unit, step < 0 ? R(0) : cg_load(from, step * batch + row, unit));
+}
+
+template <typename E>
+void cg_show_last(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, E *to, const E *from,
+    const unsigned char *validity)
+{
+    CELLGEN_ELEMENTS(run, cellgen_show_last_rows<E>, batch, units, steps, cg_rows(to, units),
+                     cg_in(from, units), validity);
+}
+
 /* Gradients of such an output in the order of computation: those of steps that repeat one are added
  * to its own, but for those beyond the edge of a window. A thread takes a unit of one row of the batch. */
 template <typename E>

@@ -2508,6 +2508,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward)(
     cg_copy(&run, nB, nD * nK * nN, cg_rows(args->c_last, nD * nK * nN), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * c_step : args->c_prev, !guarded && nT > 0 ? c_row : nD * nK * nN));
     cg_copy(&run, nB, nK * nN, cg_rows(args->n_last, nK * nN), cg_in(guarded ? n_prev_before : nT > 0 ? args->n + (nT - 1) * n_step : args->n_prev, !guarded && nT > 0 ? n_row : nK * nN));
     cg_copy(&run, nB, nN, cg_rows(args->m_last, nN), cg_in(guarded ? m_prev_before : nT > 0 ? args->m + (nT - 1) * m_step : args->m_prev, !guarded && nT > 0 ? m_row : nN));
+    if (args->options.last && given->h)
+        cg_show_last(&run, nT, nB, nN * nD, given->h, h_ordered, guarded ? step_validity : nullptr);
+    else
     if (how & CELLGEN_MOVED(1) && given->h)
         cg_scatter_shown(&run, nT, nB, nN * nD, cg_every(cg_series(given->h, cellgen_layout(given->options.strides, 1), nB, nN * nD), args->options.every), h_ordered, args->options.reverse, guarded ? step_validity : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->c)

@@ -49,6 +49,7 @@ from cellgen.cells import (
     QRNN,
     RAN,
     SHIPPED,
+    SRU,
     Elman,
     GRUResetBefore,
     LayerNormGRU,
@@ -832,6 +833,22 @@ def test_the_last_state_alone(cell: type[Cell]) -> None:
             else:
                 assert other is None
     assert kernel.sequence_forward(**device, last_only=True, save=True).h is not None
+
+
+@with_cxx
+@pytest.mark.parametrize("tables", [(), ("lengths",), ("mask", "reset"), ("lengths", "mask")])
+def test_an_output_that_is_no_state_is_that_of_the_last_valid_step(tables: tuple[str, ...]) -> None:
+    kernel, shape = emulated(SRU), (4, 3, 5, 7)
+    device, given = OnHost(kernel), inputs(kernel, shape)
+    flags = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 1, 0]], bool)
+    known = {"lengths": np.array([2, 0, 4]), "mask": flags, "reset": ~flags}
+    call = {**given, **{name: known[name] for name in tables}, "last_only": True}
+    for reverse in (False, True):
+        found = device.sequence_forward(**call, reverse=reverse)
+        expected = api.load("sru").sequence_forward(**call, reverse=reverse)
+        assert found.h.shape == expected.h.shape == (3, 7)
+        assert found.c is None
+        assert relative(found.h, expected.h) < TOLERANCE["float64"]
 
 
 @with_cxx
@@ -1924,6 +1941,11 @@ def test_results_are_taken_in_the_order_of_the_callers_stream(
             r"w has shape \(5, 7\), expected \(I, H\) = \(5, 6\) with I = 5 from x",
         ),
         ({"b": Lent(np.zeros((1, 6)))}, r"b has 2 axes, shape \(1, 6\), expected 1: \(H\)"),
+        ({"b": Lent(np.zeros((1,) * 12))}, "b has 12 axes"),
+        (
+            {"last_only": True, "out": {"h": Lent(np.zeros((3, 4, 6)))}},
+            "out has h, expected final states alone, since last_only forms no outputs over time",
+        ),
         ({"bp_lim": 3}, "bp_lim is an option of the C kernels .* not have yet"),
         ({"bp_lim": 0}, "bp_lim is an option of the C kernels .* not have yet"),
         ({"window": 3}, "window is no option of this function"),

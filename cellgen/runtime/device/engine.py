@@ -124,7 +124,10 @@ class DeviceEngine:
             if name in places:
                 numbers.append((places[name], NOWHERE, number))
         rows = _rows(own.values, arrays)
-        in_c = _make(FAR_ARRAYS, rows), _make(SCALARS, numbers)
+        try:
+            in_c = _make(FAR_ARRAYS, rows), _make(SCALARS, numbers)
+        except (IndexError, OverflowError):  # more axes than any value has, lengths beyond 64 bits
+            return None
         how = self._number, 0, 0, saves, _numbers(options), len(numbers), in_c[1], NOWHERE, 0, 0
         request, sizes = _make(REQUEST, how), _make(DIMS, len(self.function.dims))
         memory = call_memory(engine.bytes)

@@ -125,10 +125,7 @@ class CudaFunction:
             raise ArgumentError(f"{label}: graph is an option of functions over time; leave it out")
         kept, run = self._runs.take(arguments, saved)
         options = take_options(label, function, self._outputs, arguments, tier, save=save)
-        named = {} if out is None else take_out(label, self._results, out)
-        results: dict[str, object] = {**named}
-        if save and options.stated.every != 1:
-            self._outputs.refuse_copies(results, options.stated)
+        results = {} if out is None else self._given(out, options, save=save)
         arguments |= kept  # after the options, whose names a value may have
         operands: dict[str, object] = {n: a for n, a in arguments.items() if a is not None}
         scalars = {n: as_scalar(label, n, operands.pop(n, d), d) for n, d in self._defaults.items()}
@@ -145,6 +142,16 @@ class CudaFunction:
         finally:
             look.lent.clear()
         return self._named(results, call, scalars, options, save=save)
+
+    def _given(
+        self, out: Mapping[str, object], options: DeviceOptions, *, save: bool
+    ) -> dict[str, object]:
+        """Name the results that have memory. Raises ArgumentError."""
+        results: dict[str, object] = {**take_out(self.__qualname__, self._results, out)}
+        self._outputs.refuse(results, options.chosen)
+        if save and options.stated.every != 1:
+            self._outputs.refuse_copies(results, options.stated)
+        return results
 
     def _bound(
         self,

@@ -191,7 +191,16 @@ class OptionLines:
                 validity = self.valid_rows
             if array.stateless:
                 routine, validity = "cg_scatter_shown", f"{validity}, {self.source}"
-            wanted = "" if self.is_backward else f" && given->{c_member(array.name)}"
+            member = c_member(array.name)
+            wanted = "" if self.is_backward else f" && given->{member}"
+            if array.stateless:
+                units, valid = _units(array.item), self.valid_rows
+                lines += [
+                    f"if (args->options.last{wanted})",
+                    f"    cg_show_last(&run, nT, nB, {units}, given->{member}, {array.ordered}, "
+                    f"{valid});",
+                    "else",
+                ]
             lines += [
                 f"if (how & CELLGEN_MOVED({array.number}){wanted})",
                 f"    {routine}(&run, nT, nB, {_units(array.item)}, {self._series(array)}, "
