@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -201,6 +202,18 @@ def _place(array: object) -> int | None:
         return int(array.data_ptr())
     interface = getattr(array, "__cuda_array_interface__", None)
     return int(interface["data"][0]) if isinstance(interface, dict) else None
+
+
+def place_of(view: ArrayView) -> np.ndarray:
+    """An array of NumPy's at the place of one on a device: what lies there must not be read."""
+    place = {
+        "data": (view.pointer, False),
+        "shape": view.shape,
+        "typestr": f"|V{view.itemsize}",
+        "strides": view.strides,
+        "version": 3,
+    }
+    return np.asarray(SimpleNamespace(__array_interface__=place))
 
 
 # --- streams and results -----------------------------------------------------------------------

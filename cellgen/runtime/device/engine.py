@@ -30,12 +30,11 @@ from cellgen.runtime.call.engine import NOTHING, NOWHERE, RUNS, call_memory, giv
 from cellgen.runtime.call.views import BYTES, ArrayView
 from cellgen.runtime.device import nvcc, remembered
 from cellgen.runtime.numbers import ALL, as_numbers
-from cellgen.runtime.options import Options
+from cellgen.runtime.options import TABLES, Options
 from cellgen.runtime.paths import include_folder
 from cellgen.runtime.system import shared_suffix
 
 FLAGS = ("-x", "c++", "-std=c++17", "-O1", "-fPIC", "-shared")
-TABLES = ("lengths", "mask", "reset")
 
 
 @functools.lru_cache(maxsize=64)
@@ -95,7 +94,7 @@ class DeviceEngine:
     """Binds the calls of one function."""
 
     def __init__(self, interface: Interface, function: Function) -> None:
-        self.function = function
+        self.function, self.label = function, f"{interface.name}.{function.name}"
         self._interface = interface
         self._members: dict[int, _Members] = {}
         names = [f.name for f in interface.functions]
@@ -139,6 +138,13 @@ class DeviceEngine:
         is_run = code == RUNS or has_elements(self.function.results, named)
         words = WordsOfCall(dims, 0, 0)
         return FarCall(self, engine, own, memory, request, words, named, is_run, [*in_c])
+
+    def defect(self) -> CellgenError:
+        """The error for arrays that the engine refuses, and no check."""
+        return CellgenError(
+            f"{self.label}: the engine refuses arrays that passed every check: report it",
+            code="kernel",
+        )
 
     def _of(self, item_bytes: int) -> _Members:
         """Make the descriptor for elements of some bytes."""
@@ -193,20 +199,16 @@ class FarCall:
         request.flag_stride = (NO_GAPS, NO_GAPS)
         for name, view in tables.items():
             address = Types.cast("void *", view.pointer or 1)
-            if name == "lengths":
+            place = _FLAGS.get(name)
+            if place is None:
                 request.lengths = address
                 continue
-            place = TABLES.index(name) - 1
             request.flags[place] = address
             if view.strides is not None:
                 request.flag_stride[place] = view.strides
         code = self.library.prepare(self.memory, request, in_c, len(rows))
         if code:
-            raise CellgenError(
-                f"{self.engine.function.name}: the engine refuses arrays that passed every check "
-                f"(code {code}): report it",
-                code="kernel",
-            )
+            raise self.engine.defect()
         places = _make(_ADDRESSES)
         self.library.words(self.memory, places, places + 1, places + 2)
         members, options = places[2], 0
@@ -216,6 +218,8 @@ class FarCall:
 
 
 _make = Types.make
+_FLAGS = {name: place for place, name in enumerate(n for n in TABLES if len(TABLES[n]) > 1)}
+"""Tables of steps and rows, by their places in a request."""
 _ADDRESS, _ADDRESSES = map(Types({}).typeof, ("uintptr_t *", "uintptr_t[3]"))
 
 

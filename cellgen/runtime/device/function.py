@@ -21,6 +21,7 @@ from cellgen.runtime.call.arguments import (
     take_out,
 )
 from cellgen.runtime.call.engine import SURELY_COUNTED
+from cellgen.runtime.call.layout import refuse_shared
 from cellgen.runtime.call.outputs import Outputs
 from cellgen.runtime.call.saved import Saved
 from cellgen.runtime.call.signature import lengths_of, of_steps
@@ -30,6 +31,7 @@ from cellgen.runtime.device.arrays import (
     Stream,
     Views,
     make_like,
+    place_of,
     shown_part,
     stream_handle,
     view_of_result,
@@ -192,7 +194,11 @@ class CudaFunction:
             refuse_overflow(label, self.function, checked.dims, BYTES[element])
             call = bound(element)
         if call is None:
-            raise self.launcher.defect()
+            raise self.launcher.engine.defect()
+        if results:
+            places = {n: place_of(view) for n, view in views.items() if 0 not in view.shape}
+            written = {n: places.pop(f"out {n}") for n in results if f"out {n}" in places}
+            refuse_shared(label, places, written)
         if math.prod(size or 1 for size in call.words.dims) >= SURELY_COUNTED:
             refuse_overflow(label, self.function, call.sizes, BYTES[element])
         if tier == "fragments" and element not in ON_UNITS:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from cellgen.errors import CellgenError
 from cellgen.runtime.abi import Function, Interface
 from cellgen.runtime.backend import WordsOfCall
 from cellgen.runtime.call.arguments import has_elements
@@ -101,15 +100,8 @@ class FunctionLauncher:
         """
         call = self.engine.bind(element, arrays, options, scalars)
         if call is None:
-            raise self.defect()
+            raise self.engine.defect()
         return call
-
-    def defect(self) -> CellgenError:
-        """The error for arrays that the engine refuses, and no check."""
-        return CellgenError(
-            f"{self._label}: the engine refuses arrays that passed every check: report it",
-            code="kernel",
-        )
 
     def __call__(
         self,

@@ -263,6 +263,21 @@ def test_errors_after_calls_of_many_kinds_have_the_words_of_a_first_call(
 
 
 @with_cxx
+def test_a_result_that_shares_memory_is_refused_as_on_the_host(
+    elman: tuple[CudaKernel, Arrays],
+) -> None:
+    kernel, given = elman
+    room = np.zeros((3, 4, 12))
+    beside = {"h": Lent(room[:, :, :6]), "h_last": Lent(np.zeros((4, 6)))}
+    kernel.sequence_forward(**lent({**given, "x": room[:, :, 6:11]}), out=beside)
+    with pytest.raises(ArgumentError, match="out h shares memory with the argument x"):
+        kernel.sequence_forward(**lent({**given, "x": room[:, :, 5:10]}), out=beside)
+    inside = {**beside, "h_last": Lent(room.reshape(-1)[24:48].reshape(4, 6))}
+    with pytest.raises(ArgumentError, match="out h shares memory with the result h_last"):
+        kernel.sequence_forward(**lent(given), out=inside)
+
+
+@with_cxx
 def test_where_an_array_lies_that_does_not_say_so_is_asked_at_each_call(
     elman: tuple[CudaKernel, Arrays], monkeypatch: pytest.MonkeyPatch
 ) -> None:
