@@ -142,7 +142,7 @@ class Extension:
         """Stop what runs, as the interpreter is ending."""
         self._ending.set()
         self._stoppable.stop()
-        if self._worker is not None:
+        if self._worker is not None and self._worker.is_alive():
             self._worker.join(END_SECONDS)
 
 

@@ -306,7 +306,8 @@ class EngineCall:
     def __del__(self) -> None:
         engine, memory = self.library.engine, self.memory
         engine.end(memory)
-        give_back(engine.bytes, memory)
+        if len(self.spare) < self.kept:
+            self.spare.append((engine.bytes, memory))
 
     def read(self, arguments: Mapping[str, object]) -> dict[str, object]:
         """The arrays that the kernel reads, of those that the call has."""
@@ -394,12 +395,6 @@ class EngineCall:
         places = [ffi.new("uintptr_t *") for _ in range(3)]
         is_plain = self.library.engine.words(self.memory, *places)
         return tuple(int(place[0]) for place in places) if is_plain else ()
-
-
-def give_back(size: int, memory: Pointer) -> None:
-    """Let a call that begins have the memory of one that has ended."""
-    if len(EngineCall.spare) < EngineCall.kept:
-        EngineCall.spare.append((size, memory))
 
 
 def call_memory(size: int) -> Pointer:

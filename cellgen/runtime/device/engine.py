@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from cellgen.errors import CellgenError
 from cellgen.runtime.abi import ABI_VERSION, NO_GAPS, Function, Interface
@@ -26,7 +26,7 @@ from cellgen.runtime.build.sources import ENGINE as STEM
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import Step
 from cellgen.runtime.call.arguments import has_elements
-from cellgen.runtime.call.engine import NOTHING, NOWHERE, RUNS, call_memory, give_back
+from cellgen.runtime.call.engine import NOTHING, NOWHERE, RUNS, EngineCall, call_memory
 from cellgen.runtime.call.views import BYTES, ArrayView
 from cellgen.runtime.device import nvcc, remembered
 from cellgen.runtime.numbers import ALL, as_numbers
@@ -185,10 +185,13 @@ class FarCall:
     keep: list[object]
     element: str = ""
     device: int = 0
+    spare: ClassVar[list[tuple[int, CData]]] = EngineCall.spare
+    kept: ClassVar[int] = EngineCall.kept
 
     def __del__(self) -> None:
         self.library.end(self.memory)
-        give_back(self.library.bytes, self.memory)
+        if len(self.spare) < self.kept:
+            self.spare.append((self.library.bytes, self.memory))
 
     def prepare(
         self, results: Iterable[tuple[str, ArrayView]], tables: Mapping[str, ArrayView]
