@@ -68,11 +68,14 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Noted:
     def launching(runner: DeviceRunner, name: str) -> Any:
         launch = launcher(runner, name)
 
-        def run(*arguments: Any) -> None:
-            noted.notes.append(f"{noted.now.name} runs {name} by {arguments[-1]}")
-            launch(*arguments)
+        class Noting:
+            bind = launch.bind
 
-        return run
+            def __call__(self, *arguments: Any) -> None:
+                noted.notes.append(f"{noted.now.name} runs {name} by {arguments[-1]}")
+                launch(*arguments)
+
+        return Noting()
 
     monkeypatch.setattr(DeviceRunner, "launcher", launching)
     return noted
