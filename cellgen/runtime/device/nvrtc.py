@@ -46,6 +46,8 @@ typedef long int64_t;
 typedef unsigned long uint64_t;
 typedef unsigned long uintptr_t;
 #define UINTPTR_MAX 0xffffffffffffffffUL
+#define INT64_MIN (-0x7fffffffffffffffL - 1)
+#define UINT64_MAX 0xffffffffffffffffUL
 """,
     "math.h": """#pragma once
 #define INFINITY __int_as_float(0x7f800000)

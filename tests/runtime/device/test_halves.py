@@ -327,6 +327,16 @@ def test_a_cxx_that_is_not_there_or_does_not_work_is_said(monkeypatch: pytest.Mo
         nvcc.cxx()
 
 
+def test_limits_of_types_that_kernels_name_are_in_the_headers_that_nvrtc_is_given() -> None:
+    limit = re.compile(r"\b(?:U?INT(?:PTR|\d+)|SIZE)_(?:MIN|MAX)\b")
+    texts = "".join(text for _, text in elman().sources.files)
+    named = {*limit.findall(texts)}
+    assert "INT64_MIN" in named
+    assert {
+        name for name in named if f"#define {name} " not in nvrtc.SYSTEM_HEADERS["stdint.h"]
+    } == set()
+
+
 def test_without_nvrtc_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "candidates", lambda: iter(("/nowhere/libnvrtc.so.13",)))
     with pytest.raises(BuildError, match=r"no NVRTC: libnvrtc\.so\.13 and .*`pip install nvidia"):
