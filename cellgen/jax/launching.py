@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from cellgen.jax.registry import find
 from cellgen.runtime.backend import WordsOfCall
+from cellgen.runtime.call.arguments import has_elements
 
 
 class XlaCall(ctypes.Structure):
@@ -66,13 +67,15 @@ def _launch(of: XlaCall, scratch: Callable[[int], int | None], emulated: bool) -
             )
         return address
 
+    dims = tuple(of.size[: len(function.dims)])
+    if not has_elements(function.results, dict(zip(function.dims, dims, strict=True))):
+        return
     kernel, numbers = known.kernel_of(emulated=emulated), ctypes.cast(of.member, _NUMBERS)
     for place, item in enumerate(function.struct_members):
         if item.is_scalar:
             address, usual = of.member[place], item.default or 0.0
             number = kernel.number(address, element, of.device, stream) if address else usual
             numbers[place] = number
-    dims = tuple(of.size[: len(function.dims)])
     words = WordsOfCall(dims, ctypes.addressof(of.member.contents), of.options or 0)
     known.launcher(name, emulated=emulated)(element, of.device, words, stream, workspace)
 

@@ -121,16 +121,14 @@ class Engine:
         library = self._kernel.library()
         if self._places:
             return library
-        functions = {f.name: (n, f) for n, f in enumerate(self._kernel.interface.functions)}
-        self._number, function = functions[self.function.name]
-        self._forward, forward = functions.get(FORWARD, (NOWHERE, None))
+        functions = self._kernel.interface.functions
+        names = [f.name for f in functions]
+        self._number, self._forward = _index(names, self.function.name), _index(names, FORWARD)
+        function, values = functions[self._number], values_of(library.cell, functions, self._number)
         own = [item.name for item in (*function.struct_members, *function.results)]
-        again = [item.name for item in forward.struct_members] if forward else []
-        values = {  # of what this function does not read another one has the same
-            (item.name, item.shape): library.cell.function[n].member + m
-            for n, f in (*functions.values(), (self._number, function))
-            for m, item in enumerate((*f.struct_members, *f.results))
-        }
+        again = []
+        if self._forward != NOWHERE:
+            again = [item.name for item in functions[self._forward].struct_members]
         items = (*function.arguments, *function.results)
         at = {item.name: (_index(own, item.name), _index(again, item.name)) for item in items}
         self._scalars = {item.name: at[item.name] for item in items if item.is_scalar}
@@ -187,9 +185,10 @@ class Engine:
             refuse_overflow(self.label, self.function, named, views.dtype.itemsize)
         keep += (views, in_c, *arguments.values(), *results.values())
         return EngineCall(
+            library.engine,
+            memory,
             self,
             library,
-            memory,
             request,
             function,
             dims,
@@ -276,7 +275,25 @@ class Engine:
 
 
 @dataclass(eq=False)
-class EngineCall:
+class CallInC:
+    """Memory of a call in C, by the engine that has bound it; its end lets others have it."""
+
+    in_c: Any
+    memory: Pointer
+    spare: ClassVar[list[tuple[int, Pointer]]] = []
+    """Memory of calls that have ended, and its bytes, for those that begin."""
+    kept: ClassVar[int] = 8
+    """At most so many; each call touches some 50 KB of what it has."""
+
+    def __del__(self) -> None:
+        in_c, memory = self.in_c, self.memory
+        in_c.end(memory)
+        if len(self.spare) < self.kept:
+            self.spare.append((in_c.bytes, memory))
+
+
+@dataclass(eq=False)
+class EngineCall(CallInC):
     """A call that C has bound: ``prepare``, then ``run`` as often as wanted.
 
     ``dims`` are its dimensions in the order of the function, ``sizes`` by name. It computes in
@@ -287,7 +304,6 @@ class EngineCall:
 
     engine: Engine
     library: Library
-    memory: Pointer
     request: Any
     function: Function
     dims: tuple[int, ...]
@@ -298,16 +314,6 @@ class EngineCall:
     is_run: bool
     keep: list[object]
     workspace: int = 0
-    spare: ClassVar[list[tuple[int, Pointer]]] = []
-    """Memory of calls that have ended, and its bytes, for those that begin."""
-    kept: ClassVar[int] = 8
-    """At most so many; each call touches some 50 KB of what it has."""
-
-    def __del__(self) -> None:
-        engine, memory = self.library.engine, self.memory
-        engine.end(memory)
-        if len(self.spare) < self.kept:
-            self.spare.append((engine.bytes, memory))
 
     def read(self, arguments: Mapping[str, object]) -> dict[str, object]:
         """The arrays that the kernel reads, of those that the call has."""
@@ -316,7 +322,7 @@ class EngineCall:
 
     def is_long(self) -> bool:
         """Whether a signal may end it."""
-        return self.is_run and self.library.engine.work(self.memory) >= LONG
+        return self.is_run and self.in_c.work(self.memory) >= LONG
 
     def prepare(
         self,
@@ -359,10 +365,10 @@ class EngineCall:
             request.checkpoints = addresses
         if stop is not None:
             request.stop = stop
-        code = self.library.engine.prepare(self.memory, request, in_c, len(rows))
+        code = self.in_c.prepare(self.memory, request, in_c, len(rows))
         if code:
             raise engine.failure(code)
-        self.workspace = self.library.engine.size(self.memory)
+        self.workspace = self.in_c.size(self.memory)
         if self.workspace < 0:
             raise defect_of_size(engine.label, self.sizes)
 
@@ -383,7 +389,7 @@ class EngineCall:
         """Run it with a workspace, by a team; what C returns."""
         if not self.is_run:
             return 0
-        code: int = self.library.engine.run(self.memory, workspace, size, team)
+        code: int = self.in_c.run(self.memory, workspace, size, team)
         return code
 
     def addresses(self) -> tuple[int, ...]:
@@ -393,17 +399,31 @@ class EngineCall:
         """
         ffi = self.library.ffi
         places = [ffi.new("uintptr_t *") for _ in range(3)]
-        is_plain = self.library.engine.words(self.memory, *places)
+        is_plain = self.in_c.words(self.memory, *places)
         return tuple(int(place[0]) for place in places) if is_plain else ()
 
 
 def call_memory(size: int) -> Pointer:
     """Memory of a call in C, as it was left by an earlier one or by anybody."""
     try:
-        known, memory = EngineCall.spare.pop()
+        known, memory = CallInC.spare.pop()
     except IndexError:  # of a list that is empty
         known = -1
     return memory if known == size else _from_buffer(np.empty(size, np.uint8))
+
+
+def values_of(
+    cell: Any, functions: Sequence[Function], number: int
+) -> dict[tuple[str, tuple[str, ...]], Any]:
+    """Where a descriptor has the values of the function of a number, by name and shape.
+
+    What it takes and does not read, another function has.
+    """
+    return {
+        (item.name, item.shape): cell.function[n].member + place
+        for n, function in (*enumerate(functions), (number, functions[number]))
+        for place, item in enumerate((*function.struct_members, *function.results))
+    }
 
 
 def _index(names: Sequence[str], name: str) -> int:

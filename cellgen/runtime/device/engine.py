@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from cellgen.errors import CellgenError
 from cellgen.runtime.abi import ABI_VERSION, NO_GAPS, Function, Interface
@@ -26,7 +26,7 @@ from cellgen.runtime.build.sources import ENGINE as STEM
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import Step
 from cellgen.runtime.call.arguments import has_elements
-from cellgen.runtime.call.engine import NOTHING, NOWHERE, RUNS, EngineCall, call_memory
+from cellgen.runtime.call.engine import NOTHING, NOWHERE, RUNS, CallInC, call_memory, values_of
 from cellgen.runtime.call.views import BYTES, ArrayView
 from cellgen.runtime.device import nvcc, remembered
 from cellgen.runtime.numbers import ALL, as_numbers
@@ -137,7 +137,7 @@ class DeviceEngine:
         named = dict(zip(self.function.dims, dims, strict=True))
         is_run = code == RUNS or has_elements(self.function.results, named)
         words = WordsOfCall(dims, 0, 0)
-        return FarCall(self, engine, own, memory, request, words, named, is_run, [*in_c])
+        return FarCall(engine, memory, self, own, request, words, named, is_run, [*in_c])
 
     def defect(self) -> CellgenError:
         """The error for arrays that the engine refuses, and no check."""
@@ -149,13 +149,7 @@ class DeviceEngine:
     def _of(self, item_bytes: int) -> _Members:
         """Make the descriptor for elements of some bytes."""
         descriptor = described(self._interface, item_bytes)
-        signatures = descriptor.cell.function
-        functions = [*enumerate(self._interface.functions), (self._number, self.function)]
-        at = {  # of what this function does not read another one has the same
-            (item.name, item.shape): signatures[number].member + place
-            for number, function in functions
-            for place, item in enumerate((*function.struct_members, *function.results))
-        }
+        at = values_of(descriptor.cell, self._interface.functions, self._number)
         items = (*self.function.arguments, *self.function.results)
         values = {
             item.name: _Value(at[item.name, item.shape], self._places.get(item.name, NOWHERE))
@@ -167,7 +161,7 @@ class DeviceEngine:
 
 
 @dataclass(eq=False)
-class FarCall:
+class FarCall(CallInC):
     """A call that the engine has bound: ``prepare``, then its kernels are launched.
 
     ``sizes`` are its dimensions by name. Where it is not ``is_run``, no result has an element.
@@ -175,9 +169,7 @@ class FarCall:
     """
 
     engine: DeviceEngine
-    library: CData
     members: _Members
-    memory: CData
     request: CData
     words: WordsOfCall
     sizes: dict[str, int]
@@ -185,13 +177,6 @@ class FarCall:
     keep: list[object]
     element: str = ""
     device: int = 0
-    spare: ClassVar[list[tuple[int, CData]]] = EngineCall.spare
-    kept: ClassVar[int] = EngineCall.kept
-
-    def __del__(self) -> None:
-        self.library.end(self.memory)
-        if len(self.spare) < self.kept:
-            self.spare.append((self.library.bytes, self.memory))
 
     def prepare(
         self, results: Iterable[tuple[str, ArrayView]], tables: Mapping[str, ArrayView]
@@ -209,11 +194,11 @@ class FarCall:
             request.flags[place] = address
             if view.strides is not None:
                 request.flag_stride[place] = view.strides
-        code = self.library.prepare(self.memory, request, in_c, len(rows))
+        code = self.in_c.prepare(self.memory, request, in_c, len(rows))
         if code:
             raise self.engine.defect()
         places = _make(_ADDRESSES)
-        self.library.words(self.memory, places, places + 1, places + 2)
+        self.in_c.words(self.memory, places, places + 1, places + 2)
         members, options = places[2], 0
         if self.engine.function.team:
             options = Types.cast(_ADDRESS, members)[self.engine.options_at]

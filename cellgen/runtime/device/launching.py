@@ -14,7 +14,6 @@ from typing import Protocol
 
 from cellgen.runtime.abi import Function, Interface
 from cellgen.runtime.backend import WordsOfCall
-from cellgen.runtime.call.arguments import has_elements
 from cellgen.runtime.call.views import ArrayView
 from cellgen.runtime.device.arrays import SUFFIXES
 from cellgen.runtime.device.cuda_abi import cuda_symbols, over_time
@@ -23,7 +22,7 @@ from cellgen.runtime.device.graphs import Graphs, Launch
 from cellgen.runtime.device.halves import CLUSTER, DEVICE, OWN, SHARED
 from cellgen.runtime.device.library import DeviceLibrary
 from cellgen.runtime.device.settings import TABLES, TIERS, tier_of_run
-from cellgen.runtime.directions import AUTO
+from cellgen.runtime.directions import AUTO, HALF
 from cellgen.runtime.options import Options
 
 STAYS, LACKS_DEVICE, LACKS_CLUSTER = 1 << 62, 1 << 61, 1 << 60
@@ -35,7 +34,7 @@ PARTS = {
     LACKS_DEVICE | LACKS_CLUSTER: (SHARED, OWN, DEVICE, CLUSTER),
 }
 """The parts of a function's kernels that a call may take, by what it lacks."""
-WAITING = (TIERS["together"], TIERS["half"])
+WAITING = ("together", HALF)
 """Tiers that leave open whether blocks stay on the device and wait for each other."""
 WORD = 8
 """Bytes."""
@@ -117,10 +116,6 @@ class FunctionLauncher:
         ``workspace`` gives the address of so many bytes of the device, which nothing else may write
         before the stream has passed. ``tier`` is ``"auto"`` or ``"half"``. Raises DeviceError.
         """
-        if 0 in words.dims:
-            named = dict(zip(self._function.dims, words.dims, strict=True))
-            if not has_elements(self._function.results, named):
-                return
         library = self._kernel.library(element)
         self._kernel.require_device(device)
         with library.on(device):
@@ -199,7 +194,7 @@ class FunctionLauncher:
             args.workspace, args.stream = ffi.cast("void *", workspace), ffi.cast("void *", on)
             return int(entry.call(*dims, args))
 
-        waits = TIERS[tier] in WAITING and needed & STAYS != 0
+        waits = tier in WAITING and needed & STAYS != 0
         return Launch(self._label, key, device, stream, size, run, waits)
 
     def _without_steps(self, dims: tuple[int, ...]) -> tuple[int, ...]:

@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 
 import cellgen
-from cellgen.runtime.call.engine import EngineCall
+from cellgen.runtime.call.engine import CallInC
 from cellgen.runtime.device.arrays import DeviceArray
-from cellgen.runtime.device.engine import FarCall
 from cellgen.runtime.device.graphs import CapturedGraph, GraphWorkspace
 from cellgen.runtime.device.library import DeviceLibrary
 from cellgen.runtime.host import memory
@@ -117,8 +116,7 @@ def test_a_child_of_a_fork_starts_with_an_empty_shelf() -> None:
 
 FINALIZERS: tuple[Callable[..., object], ...] = (
     memory.Loan.__del__,
-    EngineCall.__del__,
-    FarCall.__del__,
+    CallInC.__del__,
     memory.Shelf.put,
     DeviceArray.__del__,
     GraphWorkspace.__del__,
